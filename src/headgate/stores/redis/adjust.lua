@@ -1,5 +1,5 @@
--- Settles: undoes charges, and makes charges that cannot be refused. Assembled behind the algorithms, with their
--- refunds, and force.lua.
+-- Settles: undoes charges, and makes charges that cannot be refused. Appended to the algorithms, with their refunds,
+-- and force.lua.
 --
 -- KEYS, two per change:
 --   state    the key of the check
@@ -7,23 +7,23 @@
 -- ARGV
 --   now      microseconds, or empty: the server's own time
 --   per change: algorithm (text), limit, window in microseconds, burst, cost, and
---     of a refund: when it was charged, and the reset that was answered then; of a charge: -1 and 0;
+--     for a refund: the time of the charge, and the reset that was returned; for a charge: -1 and 0;
 --     the mark of the reservation that it is part of, or 0
--- Reply: of each refund, how much was given back.
+-- Reply: for each refund, how much was given back.
 --
 -- Times are in microseconds. Every key that is written gets a time to live.
 local MAX_REFUNDS = 128
 local MAX_INT = EXACT - 1
 local BUCKETS = { token_bucket = true, leaky_bucket = true, gcra = true }
 
--- What it takes for so many units to flow, rounded up; no more than a century.
+-- Returns the time in which a bucket drains these units, rounded up; at most a century.
 local function time_of(units, quota)
   if units / quota.limit * quota.window > 3153600000000000 then return 3153600000000001 end
   local time, rest = muldiv(units, quota.window, quota.limit)
   return rest > 0 and time + 1 or time
 end
 
--- Takes note of a refund; the reset to make it with.
+-- Records a refund. Returns the corrected reset to refund with.
 local function noted(key, quota, cost, charged_at, reset)
   local refill = time_of(quota.burst, quota)
   local given, gone, old = 0, 0, true
@@ -61,7 +61,7 @@ for i = 1, #KEYS, 2 do
     a, b, c, d = forces[name](now, quota, cost, a, b, c, d)
     local left
     _, left = twin.figures(now, quota, a, b, c, d)
-    twin.save(key, now + left + slack, true, a, b, c, d) -- as a whole: it may owe now, or no more
+    twin.save(key, now + left + slack, true, a, b, c, d) -- the whole key: whether it is in debt may have changed
   else
     if BUCKETS[name] then reset = noted(KEYS[i + 1], quota, cost, charged_at, reset) end
     reply[#reply + 1] = undo(twin, key, quota, cost, charged_at, reset, mark)

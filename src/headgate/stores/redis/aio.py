@@ -1,6 +1,6 @@
 """The Redis store for asyncio: a server, the master that Sentinel names, or a cluster.
 
-Checks that are made in one tick of the event loop travel together to each server: see `aio_node`.
+Checks that are made in one tick of the event loop go to each server together: see `aio_node`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from headgate.stores.redis.topology import MAX_REDIRECTS, Topology
 
 T = TypeVar("T")
 
-CLOSING_SECONDS: Final = 0.005  # what undoes something is given so much at least
+CLOSING_SECONDS: Final = 0.005  # the least time for a step that undoes something
 
 
 class AsyncRedisStore(RedisOperations):
     """Keeps state in Redis or Valkey, for the tasks of one event loop.
 
-    `clock` is for tests: given one, its time is sent along instead of using the server's. `observer` receives
-    every call.
+    `clock` is for tests: if it is set, its time is sent instead of using the server's clock. `observer` receives every
+    call.
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None, observer: StoreObserver | None = None) -> None:
@@ -59,8 +59,8 @@ class AsyncRedisStore(RedisOperations):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()  # that must not be cancelled
         self._discovery: AsyncDiscovery | None = None
-        self._closing = 0  # how many are
-        self._only: AsyncNode | None = None  # the server, if it is always the same
+        self._closing = 0  # how many `close` calls are in progress
+        self._only: AsyncNode | None = None  # the server, if there is only one
         if self._target.topology == "single":
             self._only = AsyncNode(self._target.params, self._options, observer, self._now_us, self._batcher)
 
@@ -130,7 +130,7 @@ class AsyncRedisStore(RedisOperations):
         return check
 
     async def _check_many(self, program: PlanProgram, requests: Requests) -> list[Decision | StoreError | None]:
-        """Decide requests of one plan in as few calls as there can be. One server has all of their keys."""
+        """Decide requests of one plan in as few calls as possible. One server has all of their keys."""
         batch, size, denials = program.batch(requests), self._options.max_batch, self.denials
         for start in range(0, len(batch.sent), size):  # one after the other: none may overtake the one before
             step = SlotStep(0, program.template, batch.sent[start : start + size])
@@ -145,7 +145,7 @@ class AsyncRedisStore(RedisOperations):
         return batch.decided
 
     async def _ask(self, template: CommandTemplate, request: EncodedRequest) -> Figures:
-        """Ask the server that has a request's keys, and follow redirects."""
+        """Call the server that has a request's keys, and follow redirects."""
         only = self._only
         if only is not None:
             try:
@@ -163,7 +163,7 @@ class AsyncRedisStore(RedisOperations):
             if node is None:
                 raise self._topology.unknown_error()
             answer = node.check(template, (request,), slot)
-            deadline = self._batcher.deadline  # that of this tick
+            deadline = self._batcher.deadline  # of this tick
             return await answer
         except StoreError as error:
             self.denials.clear()
@@ -172,8 +172,10 @@ class AsyncRedisStore(RedisOperations):
             return await self._decide_elsewhere(node, step, error, until)
 
     async def close(self) -> None:
-        """Let what is under way end, and give back connections. Who comes meanwhile may be refused; who comes later
-        opens others, in whatever event loop."""
+        """Wait for calls in progress, and close connections.
+
+        Calls in the meantime may be refused; later ones open new connections, in any event loop.
+        """
         self._closing += 1
         try:
             if self._tasks:
@@ -188,12 +190,12 @@ class AsyncRedisStore(RedisOperations):
                 self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """After it was closed."""
+        """Reset after a close."""
         if self._only is not None:
             self._only.reopen()
             return
         for node in self._topology.nodes:
-            if not node.is_closed:  # its closing was cancelled, or it has just been found
+            if not node.is_closed:  # its closing was cancelled, or it was just found
                 self._apart(node.close())
         if self._discovery is not None:
             self._discovery.close()
@@ -218,7 +220,7 @@ class AsyncRedisStore(RedisOperations):
         task.add_done_callback(self._tasks.discard)
         return task
 
-    # Who serves what
+    # Topology
 
     def _enter(self) -> AsyncDiscovery:
         """Return the discovery of this event loop."""
@@ -264,7 +266,7 @@ class AsyncRedisStore(RedisOperations):
         return self._topology.following(slot)
 
     async def _run(self, steps: Steps[T]) -> T:
-        """Take steps, and return what comes of them; even if the caller is cancelled meanwhile."""
+        """Take steps, and return their result. Completes even if the caller is cancelled."""
         if self._only is None:
             if self._closing:
                 raise StoreUnavailable("the store was closed", sent=False)
@@ -300,7 +302,7 @@ class AsyncRedisStore(RedisOperations):
         alone: bool = False,
         redirects: int = 0,
     ) -> Any:
-        """The answer to a step: what came of it, or the `StoreError`."""
+        """Return the answer to a step: its result, or the `StoreError`."""
         if step.pause:
             left = deadline - self._batcher.now()
             await asyncio.sleep(max(0.0, min(step.pause, left)))
@@ -330,7 +332,7 @@ class AsyncRedisStore(RedisOperations):
         *,
         asking: bool = False,
     ) -> Any:
-        """The answer to a step by another server, if it was not executed; else, or if there is none, the error."""
+        """Return another server's answer to a step that was not executed; the error if it was, or if there is none."""
         if self._closing and node.is_closed:
             return error
         discovery = self._enter()
@@ -353,7 +355,7 @@ class AsyncRedisStore(RedisOperations):
             parts = [self._take(one, deadline, node, asking=asking, alone=True, redirects=redirects) for one in steps]
             if len(parts) == 1:
                 return await parts[0]
-            answers = await asyncio.gather(*parts)  # each by itself: they need not be where the others are
+            answers = await asyncio.gather(*parts)  # separately: they may be on different servers
             return [answer if isinstance(answer, StoreError) else answer[0] for answer in answers]
         known = self._topology.generation
         soon = discovery.ask() if taken.look else False

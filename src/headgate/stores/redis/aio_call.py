@@ -1,4 +1,4 @@
-"""A batch on its way to the server and back, for asyncio: its commands, and who gets which reply. No I/O."""
+"""A batch in flight, for asyncio: its commands, and the callers that get the replies. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headgate.stores.redis.faults import fault
 
 
 class BatchCall:
-    """A batch on its way to the server and back."""
+    """A batch in flight to a server."""
 
     __slots__ = (
         "began",
@@ -40,11 +40,11 @@ class BatchCall:
         self.connection = connection
         self.sent, self.expected = sent, expected  # by the event loop's clock
         self.began = began  # by the process clock
-        self.until = 0.0  # no caller times out before
-        self.context = Context()  # of the first request in it, for tracing
+        self.until = 0.0  # no caller times out before this
+        self.context = Context()  # of its first request, for tracing
 
     def within(self, told: Callable[[BatchCall, list[Any] | Exception], None]) -> Done:
-        """Calls `told` with the outcome, in its context."""
+        """Return a callback that calls `told` with the outcome, in this call's context."""
         run = self.context.run
         return lambda replies: run(told, self, replies)
 
@@ -56,7 +56,7 @@ class BatchCall:
 
 
 def hand_out(command: BatchedCommand, reply: Any, timeout: float) -> None:
-    """Give the reply to one command to those who wait for it."""
+    """Pass the reply to one command to the callers that wait for it."""
     waiting, template = command
     if isinstance(reply, Exception):
         for one in waiting:
@@ -65,7 +65,7 @@ def hand_out(command: BatchedCommand, reply: Any, timeout: float) -> None:
         return
     if template is None:
         if not waiting[0].answer.done():
-            waiting[0].answer.set_result(reply)  # whatever it is
+            waiting[0].answer.set_result(reply)  # even an error
         return
     now_us, each, at = reply[0], template.figures, 1
     if len(reply) != 1 + each * sum([len(one.requests) for one in waiting]):
@@ -78,7 +78,7 @@ def hand_out(command: BatchedCommand, reply: Any, timeout: float) -> None:
 
 
 def count_replies(commands: list[EncodedCommand]) -> int:
-    """Return how many replies there will be."""
+    """Return the number of replies to expect."""
     return sum([1 + command.asking for command in commands])
 
 

@@ -1,7 +1,7 @@
-"""A connection for asyncio: commands out, their replies in. It knows no deadlines: its user closes it.
+"""A connection for asyncio: sends commands and receives their replies. It has no deadlines: its user closes it.
 
-redis-py makes the connection (TCP, TLS, Unix socket, as the URL says), and then its transport is taken over: a reply
-goes from the socket to the waiting call without a task and a stream in between. Used by one call at a time.
+redis-py makes the connection (TCP, TLS, Unix socket, according to the URL). Then this class takes over its transport:
+a reply goes from the socket to the waiting call without a task and a stream in between. Used by one call at a time.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _INCOMPLETE: Final = object()
 
 
 class AsyncConnection(asyncio.Protocol):
-    """`ask` tells of redis-py's exceptions and OSError; then, the connection is closed."""
+    """A connection. `ask` reports redis-py's exceptions and OSError to its callback; the connection is then closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_open = False
-        self.used = 0.0  # when it was last, on the event loop's clock
-        self.scripts: set[script.Argument] = set()  # digests that the server knows, unless it has forgotten them
-        self.closed: asyncio.Future[None] = loop.create_future()  # done when the socket is
+        self.used = 0.0  # time of the last use, by the event loop's clock
+        self.scripts: set[script.Argument] = set()  # digests that the server knows, unless it was restarted
+        self.closed: asyncio.Future[None] = loop.create_future()  # done when the socket is closed
         self._loop = loop
         self._connection: Any = None  # redis-py's, which would close a transport that was left open
         self._transport: Any = None
         self._reader = Reader(protocolError=InvalidResponse, replyError=reply_error, notEnoughData=_INCOMPLETE)
         self._replies: list[Any] = []
         self._missing = 0  # replies
-        self._done: Done | None = None  # called with the outcome of the open call
+        self._done: Done | None = None  # called with the result of the call in progress
 
     async def open(self, params: ConnectionParams) -> None:
         """Connect. Raises redis-py's exceptions and OSError; then, or when cancelled, nothing is left open."""
@@ -65,7 +65,7 @@ class AsyncConnection(asyncio.Protocol):
                 raise reply
 
     def ask(self, commands: bytes, count: int, done: Done) -> None:
-        """Send commands, packed, and tell `done` the replies, which may be exceptions; or why there are none."""
+        """Send packed commands. Call `done` with the replies, which may be exceptions, or with the error."""
         self._replies, self._missing, self._done = [], count, done
         if self.is_open:
             self._transport.write(commands)
@@ -73,7 +73,7 @@ class AsyncConnection(asyncio.Protocol):
             self._loop.call_soon(self._end, RedisConnectionError("the connection is closed"))
 
     def close(self) -> None:
-        """Close it at once. An open call gets no callback."""
+        """Close it at once. A call in progress gets no callback."""
         self.is_open, self._done = False, None
         writer = self._connection._writer
         if writer is not None:
@@ -81,7 +81,7 @@ class AsyncConnection(asyncio.Protocol):
             writer.transport.abort()
 
     def let_go(self) -> None:
-        """Have it closed by its event loop: from any thread, at any time."""
+        """Let its event loop close it. Can be called from any thread, at any time."""
         with suppress(RuntimeError):  # the event loop is closed, and its connections with it
             self._loop.call_soon_threadsafe(self.close)
 
@@ -114,7 +114,7 @@ class AsyncConnection(asyncio.Protocol):
         self._transport.set_protocol(self)
 
     def _end(self, error: Exception | None) -> None:
-        """The replies are there, or there will be none."""
+        """End the call in progress: its replies are complete, or there are none."""
         done, self._done = self._done, None
         if error is not None:
             self.close()
@@ -130,4 +130,4 @@ def _resolve(replied: asyncio.Future[list[Any] | Exception], replies: list[Any] 
 
 
 async def _nothing_more(_connection: Any) -> None:
-    """Instead of redis-py's own greetings."""
+    """Do nothing, in place of redis-py's own greetings."""

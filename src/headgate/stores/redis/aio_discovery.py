@@ -1,4 +1,4 @@
-"""Discovery for asyncio: brings what the thread of `Discovery` finds to the event loop, and wakes who waits for it."""
+"""Discovery for asyncio: passes the results of the thread of `Discovery` to the event loop, and wakes waiting tasks."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class AsyncDiscovery:
         self._topology = topology
         self._loop = loop
         self._discovery = Discovery(target, self._hear, topology.candidates)
-        self._listening: dict[asyncio.Future[None], None] = {}  # those who wait to hear who serves what, in order
-        self._found: Found | None = None  # by discovery, in its thread
-        self._is_telling = False  # the event loop of it
+        self._listening: dict[asyncio.Future[None], None] = {}  # tasks that wait for the topology, in order
+        self._found: Found | None = None  # the last result of the discovery thread
+        self._is_telling = False  # whether the event loop was already notified
         self._is_closed = False
 
     def ask(self) -> bool:
-        """Have it look. Return whether it does so now or before long: then it is worth while to wait."""
+        """Request a discovery. Return whether it starts now or soon, so that waiting for it is worthwhile."""
         return self._discovery.ask()
 
     async def wait(self, known: int, seconds: float) -> None:
-        """Wait until something newer is heard than the `known` generation of the topology, at most so long."""
+        """Wait for a newer topology than generation `known`, for at most `seconds`."""
         if self._topology.generation > known:
             return
         listener: asyncio.Future[None] = self._loop.create_future()
@@ -37,28 +37,28 @@ class AsyncDiscovery:
         self._listening.pop(listener, None)
 
     def close(self) -> None:
-        """Stop looking. Who waits goes on at once, unless the event loop has ended."""
+        """Stop discovery. Waiting tasks continue at once, unless the event loop has ended."""
         self._is_closed = True
         self._discovery.close()
         if not self._loop.is_closed():
             self._tell_listeners()
 
     def _hear(self, found: Found) -> bool:
-        """Take what discovery has found, in its thread, to the event loop. Return whether there is one."""
+        """Pass a result from the discovery thread to the event loop. Return whether there is one."""
         if self._is_closed:
             return False
         self._found = found
         try:
-            if not self._is_telling:  # else the event loop is about to know, if it runs
+            if not self._is_telling:  # else the event loop was already notified
                 self._is_telling = True
                 self._loop.call_soon_threadsafe(self._note_reply)
-        except RuntimeError:  # the event loop was closed meanwhile
+        except RuntimeError:  # the event loop was closed in the meantime
             assert self._loop.is_closed()
             return False
         return not self._loop.is_closed()
 
     def _note_reply(self) -> None:
-        self._is_telling = False  # first: later findings are reported again
+        self._is_telling = False  # first: later results are reported again
         found = self._found
         if found is None or self._is_closed:
             return

@@ -1,9 +1,9 @@
-"""One server, for asyncio: what is asked of it in one turn of the event loop travels together, as one call.
+"""One server, for asyncio: all requests of one tick of the event loop go to it as one call.
 
-The first leaves at the end of the turn that it was asked in. While `max_in_flight` calls are under way, others
-gather; each call takes up to `max_batch` of them. Connections belong to the calls, not to the callers: a caller that
-is cancelled, or whose time is up, leaves its call and everybody else's answer undisturbed. A late reply is read, and
-is dropped, but shows that the server is alive. A call is not a task: its replies are handed out as they come in.
+A call leaves at the end of the tick of its first request. While `max_in_flight` calls are in progress, further requests
+queue; each call takes up to `max_batch` of them. Connections belong to calls, not to callers: a caller that is
+cancelled or times out does not disturb its call or the others' answers. A late reply is read and dropped, but shows
+that the server is alive. A call is not a task: its replies are passed on as they arrive.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from headgate.stores.redis.steps import Figures
 
 
 class AsyncNode:
-    """A server, for the tasks of one event loop. `now_us` is the time to send along, or None: the server's own.
+    """A server, for the tasks of one event loop. `now_us` returns the time to send; None means the server's own time.
 
-    `batcher` are those of all servers of the store.
+    `batcher` is shared by all servers of the store.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class AsyncNode:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._callers = CallerQueue(options, observer, self._owe)
         self.waiting, self.owed = self._callers.waiting, self._callers.owed
-        self.calls: set[BatchCall] = set()  # under way
+        self.calls: set[BatchCall] = set()  # in progress
         self.held_since = 0.0  # see batcher
         self._batcher = batcher
-        self._first = Context()  # of the first who is waiting
+        self._first = Context()  # of the first waiting request
         self._usual = 0.0  # seconds that the last call took
         self._connections = AsyncPool(params, options.patience, self._on_connection)
-        self._ended: asyncio.Event | None = None  # set when no call is under way, for those who close
-        self._enough_until = 0.0  # until then, no more connections are opened beside those in use
-        self._due = 0.0  # no caller times out before, by the process clock
+        self._ended: asyncio.Event | None = None  # set when no call is in progress, for `close`
+        self._enough_until = 0.0  # until then, no more connections are opened besides those in use
+        self._due = 0.0  # no caller times out before this, by the process clock
         self.is_closed = False
 
     def check(
@@ -80,9 +80,9 @@ class AsyncNode:
         alone: bool = False,
         ordered: bool = False,
     ) -> asyncio.Future[Figures]:
-        """Have requests decided by the next call, with all others that have their template. Raises `StoreError`.
+        """Decide requests with the next call, together with all others of their template. Raises `StoreError`.
 
-        On a cluster, all are of one slot. The answer is the time, and the figures of all requests.
+        On a cluster, all belong to one slot. The answer is the time, and the figures of all requests.
         """
         answer = self._queue()
         until, since = self._batcher.deadline, self._batcher.since
@@ -95,7 +95,7 @@ class AsyncNode:
     def send(
         self, command: script.Command, slot: int = NO_SLOT, deadline: float | None = None, *, asking: bool = False
     ) -> asyncio.Future[Any]:
-        """Have a command executed by the next call. Raises `StoreError`, or the answer does."""
+        """Execute a command with the next call. Raises `StoreError`, here or from the answer."""
         answer = self._queue()
         until, since = deadline or self._batcher.deadline, self._batcher.since
         self._due = min(self._due, until)
@@ -103,7 +103,7 @@ class AsyncNode:
         return answer
 
     def _queue(self) -> asyncio.Future[Any]:
-        """Return a future for the reply to what is about to be appended. Raises `StoreError`."""
+        """Return a future for the reply to the request that is about to be queued. Raises `StoreError`."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._enter(loop)
@@ -122,14 +122,14 @@ class AsyncNode:
         return loop.create_future()
 
     def _may_wait(self, now: float) -> bool:
-        """Begin a probe if one is due. Return whether callers may wait for its answer."""
+        """Start a probe if one is due. Return whether callers may wait for its answer."""
         if self.breaker.begin_probe(now):
             self._connections.open(now)
             self._batcher.attend(self)
         return self.breaker.may_wait(now)
 
     async def close(self) -> None:
-        """Let calls under way end, and give back connections. Who waits, or comes now, is refused."""
+        """Wait for calls in progress, and close connections. Queued and new requests are refused."""
         self.is_closed = True
         self._batcher.waited_for.pop(self, None)
         self._refuse_waiting(StoreUnavailable("the store was closed", sent=False))
@@ -142,7 +142,7 @@ class AsyncNode:
         await self._connections.close()
 
     def retire(self) -> None:
-        """Refuse those who have not been sent yet: another server is the master now."""
+        """Refuse requests that have not been sent yet: another server is now the master."""
         self.owed.clear()
         self._batcher.waited_for.pop(self, None)
         self._refuse_waiting(replaced_master_error(self.name))
@@ -157,7 +157,7 @@ class AsyncNode:
         if self._loop is not None and not self._loop.is_closed():
             raise RuntimeError("this store belongs to another event loop: create one per loop")
         self._loop = loop
-        self._connections.forget()  # those of a loop that is gone
+        self._connections.forget()  # those of an event loop that has ended
         self.waiting.clear()
         self.owed.clear()
         self.calls.clear()
@@ -165,7 +165,7 @@ class AsyncNode:
         self._batcher.enter(loop)
 
     def depart(self) -> None:
-        """Send off what is waiting, as far as calls are free."""
+        """Send waiting requests, as far as calls are free."""
         assert self._loop is not None
         self.held_since = 0.0
         context, at, now = self._first, self._loop.time(), self._batcher.now()
@@ -182,16 +182,16 @@ class AsyncNode:
                 self._leave(batch, connection, at, now, context)
             else:
                 self._connections.give_back(connection)
-            context = Context()  # who is first of the next has asked in another
+            context = Context()  # the first request of the next call has another context
         if self.waiting or self.owed:
             self._first = context
         else:
             self._batcher.waited_for.pop(self, None)
 
-    # Time
+    # Deadlines
 
     def tick(self, now: float) -> bool:
-        """Look after those whose time is up. Return whether anything is left to look after."""
+        """Handle expired deadlines. Return whether there is anything left to watch."""
         if now >= self._due:
             self._due = inf
             self._listen(now)
@@ -201,11 +201,11 @@ class AsyncNode:
             self._connections.tick(now)
             if self.is_closed:
                 self._leave_late()
-            self._due = min(self._due, now + self._options.timeout)  # of later callers
+            self._due = min(self._due, now + self._options.timeout)  # for later callers
         return bool(self.waiting or self.calls or self._connections.opening_since is not None)
 
     def _listen(self, now: float) -> None:
-        """Open the breaker if nothing was heard for the whole timeout, while something was under way."""
+        """Open the breaker if nothing was heard for the whole timeout while a call was in progress."""
         timeout, since = self._options.timeout, self._connections.opening_since
         under_way = [call.began for call in self.calls]
         if since is not None:
@@ -216,18 +216,18 @@ class AsyncNode:
             self._may_wait(now)
 
     def _expire_waiting(self, now: float) -> None:
-        """Refuse those in the queue whose time is up; all, if there is no probe that they may wait for."""
+        """Refuse queued callers that timed out; all of them, if there is no probe that they may wait for."""
         if self.breaker.state != "closed":
             if not self._may_wait(now):
                 self._turn_away()
-            self._due = now  # this may change any time
+            self._due = now  # this may change at any time
         self._due = min(self._due, self._callers.expire(now))
 
     def _expire_call(self, call: BatchCall, now: float) -> None:
-        """Refuse those of a call whose time is up. The call goes on: a late reply is a sign of life."""
+        """Refuse the callers of a call that timed out. The call continues: a late reply is a sign of life."""
         for one in call.waiting:
             if not one.answer.done():
-                until = max(one.deadline + call.began - one.since, call.until)  # the queue has a time of its own
+                until = max(one.deadline + call.began - one.since, call.until)  # time in the queue is separate
                 if until <= now:
                     self._callers.expire_one(one)
                 else:
@@ -244,7 +244,7 @@ class AsyncNode:
                 self._due = min(self._due, silent)
 
     def _owe(self, one: Waiting) -> None:
-        """Have a check charged whose caller does not wait any more, with the next call that has room for it."""
+        """Charge a check whose caller no longer waits, with the next call that has room for it."""
         if self._loop is not None and one not in self.owed:
             self.owed.append(one)
             self._batcher.waited_for[self] = None
@@ -252,7 +252,7 @@ class AsyncNode:
                 self._batcher.wake(self._loop.time())
 
     def _leave_late(self) -> None:
-        """End calls without waiting callers."""
+        """End calls that no caller waits for."""
         for call in tuple(self.calls):
             if all(one.answer.done() for one in call.waiting):
                 call.connection.close()
@@ -267,7 +267,7 @@ class AsyncNode:
     # Calls
 
     def _leave(self, batch: CallerBatch, connection: AsyncConnection, at: float, now: float, context: Context) -> None:
-        """Send a batch off."""
+        """Send a batch."""
         call = BatchCall(batch, connection, at, now, at + self._usual + GATHER_SECONDS)
         call.context = context
         self.calls.add(call)
@@ -284,7 +284,7 @@ class AsyncNode:
             raise
 
     def _on_connection(self, error: Exception | None) -> None:
-        """There is one more connection, or why there is not."""
+        """Take a new connection into use, or handle the error if it could not be opened."""
         assert self._loop is not None
         batcher, at = self._batcher, self._loop.time()
         now = batcher.now()
@@ -294,7 +294,7 @@ class AsyncNode:
             self.breaker.hear(now)
             if self.breaker.state != "closed":
                 self.breaker.close(now)
-                for call in tuple(self.calls):  # what was asked before, and is not answered yet, never will be
+                for call in tuple(self.calls):  # calls from before the outage will never be answered
                     if now - call.began >= self._options.timeout:
                         call.connection.close()
                         self._on_failure(call, RedisTimeout("the connection fell silent"))
@@ -311,26 +311,26 @@ class AsyncNode:
             batcher.wake(at)
 
     def _note_failure(self, now: float, began: float, sent: float, known: StoreError) -> None:
-        """Tell the breaker; if it is news, doubt other connections as well."""
+        """Report a failure to the breaker. If it is new evidence, suspect other connections too."""
         if self.breaker.fail(now, began, str(known)):
             self._connections.doubt(sent)
 
     def _on_replies(self, call: BatchCall, replies: list[Any] | Exception) -> None:
-        """What the server has replied; or why it has not."""
+        """Handle the server's replies, or the failure of the call."""
         if isinstance(replies, Exception):
             self._on_failure(call, replies)
             return
         replies = without_asking(call.encoded, replies)
-        if NoScriptError in map(type, replies):  # it does not know a script yet, or no more: nothing was executed
+        if NoScriptError in map(type, replies):  # it does not know a script (any more): nothing was executed
             self._ask_again(call, replies)
             return
         self._deliver(call, replies)
 
     def _ask_again(self, call: BatchCall, replies: list[Any]) -> None:
-        """Send those commands once more of which the server does not know the script: the first with its text."""
+        """Send again the commands whose scripts the server does not know: the first one with its text."""
         now = self._batcher.now()
         self.breaker.hear(now)
-        call.until = now + self._options.timeout  # loading it has a time of its own
+        call.until = now + self._options.timeout  # loading it gets its own timeout
         again = [command for command, reply in zip(call.encoded, replies, strict=True) if is_unknown(reply)]
         done = call.within(partial(self._on_retry_replies, before=replies, again=again))
         call.connection.ask(pack(again, set()), count_replies(again), done)
@@ -338,7 +338,7 @@ class AsyncNode:
     def _on_retry_replies(
         self, call: BatchCall, replies: list[Any] | Exception, *, before: list[Any], again: list[EncodedCommand]
     ) -> None:
-        """The replies to those commands that went once more. The server may have forgotten the script meanwhile."""
+        """Handle the replies to commands that were sent again. The server may have lost the script in the meantime."""
         if isinstance(replies, Exception):
             self._on_failure(call, replies)
             return
@@ -362,14 +362,14 @@ class AsyncNode:
         try:
             for command, reply in zip(call.commands, replies, strict=True):
                 hand_out(command, reply, self._options.timeout)
-        except (LookupError, TypeError, ValueError) as error:  # a reply that makes no sense
+        except (LookupError, TypeError, ValueError) as error:  # an invalid reply
             connection.close()
             call.refuse(fault(error, self._options.timeout))
         self._end(call)
         self._batcher.wake(connection.used)
 
     def _on_failure(self, call: BatchCall, error: BaseException) -> None:
-        """There is no reply, and the connection is closed."""
+        """Handle a call without a reply. Its connection is closed."""
         assert self._loop is not None
         at, now = self._loop.time(), self._batcher.now()
         if isinstance(error, FAULTS):

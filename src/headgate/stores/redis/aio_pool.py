@@ -1,8 +1,8 @@
-"""Connections of asyncio to one server: those that are idle, and the one that is being opened.
+"""Connections to one server, for asyncio: the idle ones, and the one that is being opened.
 
-They are opened one at a time, in the background, and within a budget of their own: a caller whose time is up does not
-end that, and the next one finds the connection there. The event loop refers to each connection: so those of a store
-that is garbage are closed here.
+They are opened one at a time, in the background, with their own time limit: a caller that times out does not interrupt
+this, and the next caller finds the connection open. The event loop references each connection, so this module closes
+the connections of a store that is garbage-collected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headgate.stores.redis.options import ConnectionParams
 class AsyncPool:
     """Calls `opened` with each new connection, or with the error if opening fails.
 
-    `budget` is how many seconds opening one may take, by the clock passed to `tick`.
+    `budget` is the seconds that opening one may take, by the clock passed to `tick`.
     """
 
     def __init__(self, params: ConnectionParams, budget: float, opened: Callable[[Exception | None], None]) -> None:
@@ -28,13 +28,13 @@ class AsyncPool:
         self._params = params
         self._budget = budget
         self._opened = opened
-        self._idle: list[AsyncConnection] = []  # always the same list
+        self._idle: list[AsyncConnection] = []  # never replaced by another list
         finalize(self, _let_go, self._idle).atexit = False
         self._task: asyncio.Task[None] | None = None
         self._overdue = False
 
     def take(self) -> AsyncConnection | None:
-        """An idle connection: the one used last."""
+        """Return the idle connection that was used last."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open:
@@ -52,7 +52,7 @@ class AsyncPool:
             self._task = loop.create_task(self._open(AsyncConnection(loop)), context=Context())
 
     def tick(self, now: float) -> None:
-        """Give up what takes longer than its budget."""
+        """Give up an attempt that takes longer than its time limit."""
         if self._task is not None and self.opening_since is not None and now - self.opening_since >= self._budget:
             self._overdue = True
             self._task.cancel()
@@ -83,10 +83,10 @@ class AsyncPool:
         error: Exception | None = None
         try:
             await connection.open(self._params)
-        except (*FAULTS, ValueError) as failure:  # the latter: of a host name that is none
+        except (*FAULTS, ValueError) as failure:  # ValueError: an invalid host name
             error = failure
         except asyncio.CancelledError:
-            if not self._overdue:  # the store is closed, or the event loop is
+            if not self._overdue:  # the store or the event loop is closed
                 self._task = self.opening_since = None
                 raise
             error = TimeoutError()

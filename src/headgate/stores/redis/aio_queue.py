@@ -1,4 +1,4 @@
-"""Callers of asyncio that wait to be sent to one server, and checks to charge although no caller waits. No I/O."""
+"""The queue of one server, for asyncio: waiting callers, and checks to charge that no caller waits for. No I/O."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from headgate.stores.redis.batcher import NO_SLOT, CallerBatch, Waiting
 from headgate.stores.redis.faults import fault
 from headgate.stores.redis.options import RedisOptions
 
-OWED: Final = 16_384  # checks to charge although no caller waits for them
+OWED: Final = 16_384  # checks to charge that no caller waits for
 
 
 class CallerQueue:
-    """The queue of a server. `owe` is called with a check that is to be charged later."""
+    """The queue of a server. `owe` is called with each check to charge later."""
 
     def __init__(self, options: RedisOptions, observer: StoreObserver | None, owe: Callable[[Waiting], None]) -> None:
-        self.waiting: deque[Waiting] = deque()  # always the same, as is `owed`
+        self.waiting: deque[Waiting] = deque()  # never replaced, like `owed`
         self.owed: deque[Waiting] = deque(maxlen=OWED)  # no caller waits for these, but they must be charged
         self._options = options
         self._observer = observer
         self._owe = owe
 
     def take_batch(self, now: float) -> CallerBatch:
-        """Take out those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
+        """Take out the callers for the next call, except those that were cancelled or timed out."""
         batch: list[Waiting] = []
         count = size = 0
         first = (self.waiting or self.owed)[0]
@@ -50,7 +50,7 @@ class CallerQueue:
                     shared = None
         while self.owed and count < self._options.max_batch:
             owed = self.owed.popleft()
-            if now < owed.deadline + GRACE_SECONDS:  # later, it would be charged to another time
+            if now < owed.deadline + GRACE_SECONDS:  # later, it would be charged to another period
                 batch.append(owed)
                 count += len(owed.requests)
                 size += len(owed.requests)
@@ -59,7 +59,7 @@ class CallerQueue:
         return CallerBatch(batch, size, shared)
 
     def expire(self, now: float) -> float:
-        """Refuse those whose time is up. Return the first deadline of the others."""
+        """Refuse callers that timed out. Return the first deadline of the others."""
         if any(one.deadline <= now for one in self.waiting):
             late = [one for one in self.waiting if one.deadline <= now]
             self._replace([one for one in self.waiting if one.deadline > now])
@@ -68,7 +68,7 @@ class CallerQueue:
         return min((one.deadline for one in self.waiting), default=inf)
 
     def expire_one(self, one: Waiting, *, sent: bool = True) -> None:
-        """Refuse a caller whose time is up. If it was not `sent`, its check can be charged later."""
+        """Refuse a caller that timed out. If its check was not `sent`, it can be charged later."""
         if not one.answer.done():
             known = fault(TimeoutError(), self._options.timeout)
             if not sent and isinstance(known, StoreTimeout) and one.requests:
@@ -78,12 +78,12 @@ class CallerQueue:
                 self._observer.failed(known, self._options.timeout, len(one.requests))
 
     def extend(self, now: float) -> None:
-        """Have the time of those in the queue begin now: nothing of theirs was under way without a connection."""
+        """Restart the timeouts of queued callers now: without a connection, none of their requests was in progress."""
         until = now + self._options.timeout
         self._replace([one._replace(deadline=max(one.deadline, until), since=now) for one in self.waiting])
 
     def refuse(self, error: StoreError, now: float, *, is_observed: bool) -> None:
-        """Refuse all who wait. The observer receives each refusal if `is_observed`."""
+        """Refuse all waiting callers. The observer receives each refusal if `is_observed`."""
         while self.waiting:
             one = self.waiting.popleft()
             if not one.answer.done():

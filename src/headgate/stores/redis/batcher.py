@@ -1,16 +1,16 @@
-"""Batches calls to servers: when they leave, and which of those who wait go in one command. No I/O.
+"""Batches calls to servers: when they leave, and which waiting requests go in one command. No I/O.
 
-A store's calls leave once in a tick of the event loop, for all of its servers. A caller that is answered and asks again
-does so in the tick after the reply: those who wait leave at the end of that one, and not in one more. So a reply wakes
-the batcher as well as those who waited for it; and so does the first to ask, if nothing has.
+A store's calls leave once per tick of the event loop, for all of its servers. A caller that gets a reply and sends its
+next request does so in the tick after the reply: waiting requests leave at the end of that tick, not one tick later. So
+a reply wakes the batcher as well as the callers, and the first request wakes it if nothing else has.
 
-On a cluster, replies of several servers come one after the other. Each wakes some callers, who go off to all servers:
-left to themselves, calls become small and many. So a few wait for a moment: for a call to their own server that is
-under way, or for calls to others that carry many, who will come along. They do not wait for one that takes longer than
-the last one did: a slow server does not hold up the callers of others.
+On a cluster, replies of several servers arrive one after the other. Each wakes some callers, whose next requests go to
+all servers: calls would become small and many. So a small batch waits for a moment: for a call in progress to its own
+server, or for large calls to others, whose callers will join it. It does not wait for a call that takes longer than the
+last one did: a slow server does not delay the callers of others.
 
-While anybody waits, the batcher also ticks: it drives the clock by which deadlines go, and each server looks after
-those whose time is up.
+While any request waits, the batcher also ticks: it drives the clock for deadlines, and each server handles its expired
+deadlines.
 """
 
 from __future__ import annotations
@@ -26,59 +26,59 @@ from headgate.stores.redis import script
 from headgate.stores.redis.command import EncodedCommand
 from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest
 
-GATHER_SECONDS: Final = 0.002  # for which a few wait for others, at most, while a call is under way
-ENOUGH: Final = 64  # waiting are not a few
-MANY: Final = 8  # under way to other servers are worth waiting for
-NO_SLOT: Final = -1  # where slots do not matter
-CLOCK_SECONDS: Final = 0.0001  # by which a timer may be early
+GATHER_SECONDS: Final = 0.002  # how long a small batch waits for others, at most, while a call is in progress
+ENOUGH: Final = 64  # a batch of this size does not wait
+MANY: Final = 8  # this many requests in progress to other servers are worth waiting for
+NO_SLOT: Final = -1  # slots do not matter
+CLOCK_SECONDS: Final = 0.0001  # how early a timer may fire
 
 
 class UnderWay(Protocol):
-    """A call to a server."""
+    """A call in progress to a server."""
 
-    size: int  # groups
-    expected: float  # at the latest, if the server is as quick as it was; on the event loop's clock
+    size: int  # number of groups
+    expected: float  # when its reply is expected at the latest, by the event loop's clock
 
 
 class BatchedServer(Protocol):
     """A server with waiting requests."""
 
-    held_since: float  # when the first of those who wait began to wait for others; 0: none does
+    held_since: float  # when the first waiting request began to wait for others; 0: none does
 
     @property
     def waiting(self) -> Sized: ...
 
     @property
     def calls(self) -> Sized:
-        """Those under way."""
+        """The calls in progress."""
 
     def depart(self) -> None:
-        """Send off what is waiting, as far as calls are free."""
+        """Send waiting requests, as far as calls are free."""
 
     def tick(self, now: float) -> bool:
-        """Look after those whose time is up, by the process clock. Return whether anything is left to look after."""
+        """Handle expired deadlines, by the process clock. Return whether there is anything left to watch."""
         ...
 
 
 class Batcher:
-    """Lets the calls of one store leave, in one event loop. `gathers`: there are several servers."""
+    """Sends the calls of one store, in one event loop. `gathers`: there are several servers."""
 
     def __init__(self, timeout: float, *, gathers: bool = False) -> None:
-        self.woken = False  # whether those who wait are about to leave
-        self.since = self.deadline = 0.0  # of all that come in this turn of the event loop, by the process clock
+        self.woken = False  # whether waiting requests are about to leave
+        self.since = self.deadline = 0.0  # of all requests of this tick, by the process clock
         self.attended: dict[BatchedServer, None] = {}  # servers that tick
         self.waited_for: dict[BatchedServer, None] = {}  # servers, in order of their first waiting request
         self.calls: set[UnderWay] = set()  # to all servers
         self._clock = ProcessClock()
         self._timeout = timeout
         self._gathers = gathers
-        self._turns = 0  # that are to come
+        self._turns = 0  # turns of the event loop still to wait for
         self._nobody = Context()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None  # keeps running when no request waits any more
 
     def enter(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on, it is this event loop."""
+        """Switch to this event loop."""
         if loop is not self._loop:
             self._loop = loop
             self.waited_for.clear()
@@ -88,11 +88,11 @@ class Batcher:
             self.woken, self._turns, self._timer = False, 0, None
 
     def now(self) -> float:
-        """The time by the process clock: deadlines go by it."""
+        """Return the time by the process clock, which deadlines use."""
         return self._clock.now(monotonic() if self._loop is None else self._loop.time())
 
     def attend(self, node: BatchedServer) -> None:
-        """Have a server tick, until it says that there is nothing left to look after."""
+        """Tick a server until it has nothing left to watch."""
         assert self._loop is not None
         if not self.attended:
             self._promise(self._loop.time())
@@ -104,7 +104,7 @@ class Batcher:
         self._loop.call_at(now + TICK_SECONDS, self._tick, self._loop, context=self._nobody)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        if loop is not self._loop:  # it was left for another
+        if loop is not self._loop:  # left for another event loop
             return
         at = loop.time()
         now = self._clock.now(at)
@@ -117,7 +117,7 @@ class Batcher:
             self._clock.tick(at)
 
     def wake(self, now: float) -> None:
-        """Those who wait leave once everything has had its turn that is to have one before: those just answered."""
+        """Send waiting requests after the callers that were just answered have had their turn."""
         assert self._loop is not None
         self.woken = True
         self.since = self._clock.now(now)
@@ -127,7 +127,7 @@ class Batcher:
 
     def _turn(self) -> None:
         self._turns -= 1
-        if self._turns:  # others were answered in the same tick, and have theirs after this
+        if self._turns:  # others were answered in the same tick, and get their turn after this
             return
         self.woken = False
         if self._gathers and self.calls:
@@ -152,7 +152,7 @@ class Batcher:
                 self._timer = self._loop.call_at(now + GATHER_SECONDS, self._late, context=self._nobody)
 
     def _late(self) -> None:
-        """Those leave who have waited for others long enough."""
+        """Send batches that have waited for others long enough."""
         assert self._loop is not None
         self._timer = None
         now = self._loop.time() + CLOCK_SECONDS
@@ -167,31 +167,31 @@ class Batcher:
 class Waiting(NamedTuple):
     """A caller that waits for a reply: to requests of one template, or to a command."""
 
-    template: CommandTemplate | None  # None: it is a command
+    template: CommandTemplate | None  # None: a command
     requests: Sequence[EncodedRequest]
     answer: asyncio.Future[Any]
     deadline: float  # by the process clock
-    since: float  # it waits, by the same
+    since: float  # start of the wait, by the same clock
     slot: int = NO_SLOT  # on a cluster
     command: script.Command | None = None
-    asking: bool = False  # the server is about to take the slot over
-    alone: bool = False  # not to be in one command with others
-    ordered: bool = False  # it goes behind all who came before it, in the same call
+    asking: bool = False  # the server is importing the slot
+    alone: bool = False  # must not share a command with others
+    ordered: bool = False  # must follow all earlier requests in the same call
 
 
 class CallerBatch(NamedTuple):
-    """Callers who go with one call."""
+    """Callers that share one call."""
 
     waiting: list[Waiting]
-    size: int  # requests
-    template: CommandTemplate | None  # of all, if they go as one command; None: they may not
+    size: int  # number of requests
+    template: CommandTemplate | None  # of all, if they go as one command; None: they cannot
 
 
 class BatchedCommand(NamedTuple):
-    """Callers who go as one command. On a cluster, all are of one slot: a script touches declared keys only."""
+    """Callers that share one command. On a cluster, all belong to one slot: a script touches declared keys only."""
 
     waiting: list[Waiting]
-    template: CommandTemplate | None  # None: it is a caller's own command
+    template: CommandTemplate | None  # None: a caller's own command
 
     def encode(self, now_us: int | None) -> EncodedCommand:
         first = self.waiting[0]
@@ -203,14 +203,14 @@ class BatchedCommand(NamedTuple):
 
 
 def commands_of(batch: CallerBatch) -> list[BatchedCommand]:
-    """Return the commands of a call: requests of one slot that have the same template are one."""
+    """Return the commands of a call: requests of one slot and template share a command."""
     if batch.template is not None:
         return [BatchedCommand(batch.waiting, batch.template)]
     return [BatchedCommand(waiting, waiting[0].template) for waiting in _together(batch.waiting)]
 
 
 def _together(batch: list[Waiting]) -> Iterator[list[Waiting]]:
-    """Never merge requests across an intervening command."""
+    """Group requests into commands. Never merge them across an intervening command."""
     merged: dict[tuple[int, bool, CommandTemplate], list[Waiting]] = {}
     for waiting in batch:
         if waiting.template is None or waiting.alone:

@@ -1,6 +1,6 @@
-"""A Redis channel: a word from one node to all others that are connected.
+"""A Redis channel: sends a word from one node to all other connected nodes.
 
-Behind Sentinel it is the master's. On a cluster, whatever is said to one server, listeners of all hear.
+Behind Sentinel, it is on the master. On a cluster, listeners on all servers hear what is published on any of them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from headgate.stores.redis.finders import finder_of
 from headgate.stores.redis.options import StoreTarget, read_url
 
 RETRY_SECONDS: Final = 0.5
-STOP_SECONDS: Final = 0.25  # how soon a listener notices that it is to stop
-PATIENCE_SECONDS: Final = 1.0  # for a reply
+STOP_SECONDS: Final = 0.25  # how soon a listener notices that it should stop
+PATIENCE_SECONDS: Final = 1.0  # timeout of a reply
 
-_TROUBLE: Final = (*FAULTS, StoreError)  # the last: the server is unknown
+_TROUBLE: Final = (*FAULTS, StoreError)  # StoreError: the server is unknown
 
 log = logging.getLogger("headgate")
 
 
 class Channel:
-    """Says and hears words, on the channel `<prefix of the URL>:<name>`.
+    """Publishes and receives words on the channel `<prefix of the URL>:<name>`.
 
-    `heard` is called, in a thread of the channel's, after each word, and whenever it may have missed some: it must not
+    `heard` is called, in the channel's thread, after each word and whenever words may have been missed. It must not
     raise.
     """
 
@@ -43,7 +43,7 @@ class Channel:
         self._heard = heard
         self._failing = False
         self._stop = Event()
-        self._lock = Lock()  # of those who speak
+        self._lock = Lock()  # for publishers
         self._thread = Thread(target=self._run, name="headgate-channel", daemon=True)
         self._thread.start()
 
@@ -51,13 +51,13 @@ class Channel:
         """Notify all current listeners. A failure is only logged: delivery is not guaranteed."""
         with self._lock:
             error = self._publish(word)
-            if error is not None and self._several:  # it may have been at a server that is gone
+            if error is not None and self._several:  # the server may be gone
                 error = self._publish(word)
         if error is not None:
             log.warning("Redis channel %s: cannot publish %r (%s)", self._name, word, error)
 
     def close(self) -> None:
-        """Stop listening, and wait until it has."""
+        """Stop listening, and wait for the end of the thread."""
         self._stop.set()
         if self._thread is not current_thread():
             self._thread.join()
@@ -65,7 +65,7 @@ class Channel:
             self._speaking.leave()
 
     def _publish(self, word: str) -> Exception | None:
-        """What went wrong, if something did."""
+        """Publish a word. Return the error, if any."""
         try:
             self._speaking.client().publish(self._name, word)
         except _TROUBLE as error:
@@ -90,7 +90,7 @@ class Channel:
             subscription.subscribe(self._name)
             while not self._stop.is_set() and not self._listening.has_moved():
                 message = subscription.get_message(timeout=STOP_SECONDS)
-                if message is not None:  # one of them says that the subscription stands
+                if message is not None:  # one of them confirms the subscription
                     if self._failing:
                         self._failing = False
                         log.warning("Redis channel %s: receiving notifications again", self._name)
@@ -98,18 +98,18 @@ class Channel:
 
 
 class _End:
-    """One end of a channel: the server that it is at. Used by one thread at a time."""
+    """One end of a channel, connected to one server. Used by one thread at a time."""
 
     def __init__(self, target: StoreTarget) -> None:
         self._target = target
         self._finder = finder_of(target)
         self._look_at = 0.0
         self._client: Any = None
-        self._address: Address | None = None  # of the server that it is at
-        self._left = 0  # servers, so far
+        self._address: Address | None = None  # of its server
+        self._left = 0  # number of servers left so far
 
     def client(self) -> Any:
-        """Return a client of the server that it is at; of another, after it was left or is no longer the master.
+        """Return a client of the current server, or of another after `leave` or a failover.
 
         Raises redis-py's exceptions and `StoreError`.
         """

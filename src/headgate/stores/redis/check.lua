@@ -1,5 +1,5 @@
--- Decides requests that have the same limits: each request by itself, all of its limits or none. This is the only place
--- that admits. Assembled behind the algorithms, with fragments for what a request may have besides; see script.py.
+-- Decides requests with the same limits: each request separately, all of its limits or none. Only this code admits
+-- requests. Appended to the algorithms, with fragments for the extras of requests; see script.py.
 --
 -- KEYS, per request: those of its fragments, then one per limit
 -- ARGV:
@@ -12,13 +12,13 @@
 --   now
 --   per request: figures of its fragments around wait, remaining and reset of each limit
 --
--- A fragment wraps `request`, which decides the next one, and says how much more a request has of everything. The
--- outermost one's keys, arguments and figures come first:
---   check_slot.lua          names the slot that limits of concurrency hold
---   check_reservation.lua   marks what buckets are charged
---   check_idempotency.lua   gives the first answer to an idempotency key again
+-- A fragment wraps `request`, which decides the next one, and adds to the keys, arguments and figures of a request.
+-- Those of the outermost fragment come first:
+--   check_slot.lua          names the slot for concurrency limits
+--   check_reservation.lua   tracks what buckets are charged for a reservation
+--   check_idempotency.lua   replays the first answer to an idempotency key
 --   check_undo_once.lua     undoes what was charged under an idempotency key
---   check_penalty.lua       refuses clients that are blocked, and blocks clients that are refused too often
+--   check_penalty.lua       refuses blocked clients, and blocks clients that are refused too often
 --   check_undo.lua          undoes charges
 --
 -- Times are in microseconds. Every key that is written gets a time to live.
@@ -41,16 +41,16 @@ for i = 1, count do
   }
   at = at + 5
 end
-local is_shared = #ARGV == at + count -- one cost per limit, of all requests
+local is_shared = #ARGV == at + count -- one cost per limit, for all requests
 if is_shared then
   for i = 1, count do limits[i].price = ARGV[at + i] + 0 end
 end
 local costs_each = is_shared and 0 or count
-local keys_each, arguments_each, figures_each = count, costs_each, 3 * count -- of a request
+local keys_each, arguments_each, figures_each = count, costs_each, 3 * count -- per request
 local mark = 0 -- of the request's reservation
 local reply = { now }
 
--- Decides the next request: limit i and those behind it. Returns whether an enforced one refuses.
+-- Decides the next request: limit i and the following ones. Returns whether an enforced one refuses.
 local function decide(i, refused)
   i = i or 1
   local limit, key, place = limits[i], KEYS[key_at + i], size + 3 * i
@@ -61,7 +61,7 @@ local function decide(i, refused)
   local wait, new_a, new_b, new_c, new_d = admit(now, limit, cost, a, b, c, d)
   if wait ~= 0 and limit.enforced then refused = true end
   if i < count then
-    reply[place - 2], reply[place - 1], reply[place] = 0, 0, 0 -- a list grows in order
+    reply[place - 2], reply[place - 1], reply[place] = 0, 0, 0 -- so that the list grows in order
     refused = decide(i + 1, refused)
   end
   if peek or (refused and wait == 0) then new_a, new_b, new_c, new_d = a, b, c, d end

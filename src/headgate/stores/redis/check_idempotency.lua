@@ -1,9 +1,9 @@
--- Fragment of check.lua: requests with an idempotency key. The first answer is kept, and given again.
+-- Fragment of check.lua: requests with an idempotency key. The first answer is stored and replayed.
 --
 -- KEYS:  a string: the fingerprint, a blank, and the answer: all figures of the request, the time first
--- ARGV:  fingerprint (text): what was asked
--- Reply: the time at which it was decided; -2 minus that time when this is a repetition; -1 when the fingerprint
---        differs from the one remembered: then the figures mean nothing
+-- ARGV:  fingerprint (text): the hash of the request
+-- Reply: the time of the decision; -2 minus that time for a repetition; -1 if the fingerprint differs from the stored
+--        one: then the figures mean nothing
 do
   local IDEMPOTENCY = 300000000
   local decide_new, keys_of_new, arguments_of_new, figures_of_new = request, keys_each, arguments_each, figures_each

@@ -1,17 +1,17 @@
 -- Fragment of check.lua: requests with a penalty, whose client may be blocked. Twin of ../penalty.py.
 --
 -- KEYS:
---   block       a string: when it ends, its length, and the rule whose refusal began it
---   violations  a sorted set: numbers in the order of recording, by the time of each
+--   block       a string: its end, its length, and the rule whose refusal started it
+--   violations  a sorted set: numbers in order of recording, scored by time
 -- ARGV:
---   terms       text: detection window in microseconds, threshold, multipliers, with blanks between
---   window      of the limit that has refused the request elsewhere, in another slot; empty: none has
+--   terms       text: detection window in microseconds, threshold, multipliers, separated by blanks
+--   window      of the limit that refused the request in another slot; empty: none did
 --   rule        of that limit
 --   per limit:  its rule (text)
 -- Reply:
---   left        0: the client is not blocked. Above 0: the time until the block ends that this refusal began. Below 0:
---               minus that time, of a block that stood already; then the figures of the limits mean nothing
---   and behind the figures of the limits: the rule of the block, or empty
+--   left        0: the client is not blocked. Above 0: the time until the end of the block that this refusal started.
+--               Below 0: minus the remaining time of an earlier block; then the figures of the limits mean nothing
+--   and after the figures of the limits: the rule of the block, or empty
 do
   local MAX_VIOLATIONS = 1000
   local MAX_BLOCK = 3153600000000000
@@ -20,7 +20,7 @@ do
     call('SET', key, pack('<dd', ends, length) .. rule, 'PX', ttl(ends + slack))
   end
 
-  -- The time until the client's block ends, and its rule; 0 when there is none. A peek changes nothing.
+  -- Returns the time until the client's block ends, and its rule; 0 if there is none. A peek changes nothing.
   local function look(key, peek)
     local value = call('GET', key)
     if not value then return 0 end
@@ -34,7 +34,7 @@ do
     return left, rule
   end
 
-  -- Records a violation. How many there are now within the detection window.
+  -- Records a violation. Returns how many there are now within the detection window.
   local function record(key, detection)
     local newest = call('ZRANGE', key, -1, -1, 'WITHSCORES')
     local number = 0
@@ -46,26 +46,26 @@ do
       end
       call('ZREMRANGEBYSCORE', key, '-inf', now - detection)
     end
-    call('ZADD', key, now, string.format('%016d', number)) -- of one length, so that equal times stay in order
+    call('ZADD', key, now, string.format('%016d', number)) -- of equal length, so that equal times stay in order
     call('ZREMRANGEBYRANK', key, 0, -1 - MAX_VIOLATIONS)
     call('PEXPIRE', key, ttl(now + detection + slack))
     return call('ZCARD', key)
   end
 
-  -- How long a client is blocked at this many violations; 0 when it is not.
+  -- Returns how long this many violations block a client; 0 if they do not.
   local function block_length(violations, window, terms)
     local step = violations - terms[2]
     if step < 0 then return 0 end
     return min(window * terms[min(3 + step, #terms)], MAX_BLOCK)
   end
 
-  -- Which limit of the request just decided binds: enforced, refused, with the longest wait; nil when there is none.
+  -- Returns the binding limit of the request just decided: enforced, refused, with the longest wait; nil if none.
   local function binding(costs, figure)
     local found, longest, least, latest
     for i = 1, count do
       local wait, remaining, reset = reply[figure + 3 * i - 2], reply[figure + 3 * i - 1], reply[figure + 3 * i]
       if wait == NEVER then wait = math.huge end
-      if wait ~= 0 and limits[i].enforced and ARGV[costs + i] ~= '0' then -- a cost of 0 only looks
+      if wait ~= 0 and limits[i].enforced and ARGV[costs + i] ~= '0' then -- a cost of 0 only reads
         if not found or wait > longest
           or (wait == longest and (remaining < least or (remaining == least and reset > latest))) then
           found, longest, least, latest = i, wait, remaining, reset
@@ -75,7 +75,7 @@ do
     return found
   end
 
-  -- Records a violation of a rule of this window, and begins the block if there is to be one: its length, or 0.
+  -- Records a violation of a rule with this window, and starts a block if one is due. Returns its length, or 0.
   local function begin(block, violations, text, window, rule)
     local terms = {}
     for term in string.gmatch(text, '%d+') do terms[#terms + 1] = tonumber(term) end

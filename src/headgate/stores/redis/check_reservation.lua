@@ -1,4 +1,4 @@
--- Fragment of check.lua: requests of reservations. Buckets remember what such a request was charged; see held.lua.
+-- Fragment of check.lua: requests of reservations. Buckets track what such a request was charged; see held.lua.
 --
 -- ARGV: the reservation's mark
 do

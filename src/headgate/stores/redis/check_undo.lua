@@ -1,6 +1,6 @@
--- Fragment of check.lua: charges are undone, and then looked at. For peeks.
+-- Fragment of check.lua: undoes charges, and then returns the new figures. For peeks.
 --
--- ARGV, per limit: when it was charged (-1: it was not), and the reset that was answered then
+-- ARGV, per limit: when it was charged (-1: it was not), and the reset that was returned
 do
   local look = request
   arguments_each = arguments_each + 2 * count

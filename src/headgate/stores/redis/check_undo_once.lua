@@ -1,8 +1,8 @@
--- Fragment of check.lua: what was charged under an idempotency key is undone, if it was charged, and then looked at. The
--- key is not charged for any more from then on. For peeks.
+-- Fragment of check.lua: undoes what was charged under an idempotency key, if anything, and then returns the new
+-- figures. After that, the key is never charged again. For peeks.
 --
 -- KEYS: the receipt, as in check_idempotency.lua
--- ARGV: fingerprint (text), and where in the answer the first wait is
+-- ARGV: fingerprint (text), and the index of the first wait in the answer
 do
   local IDEMPOTENCY = 300000000
   local look = request

@@ -14,11 +14,11 @@ class EncodedCommand(NamedTuple):
     """A command, and its bytes if they are known."""
 
     command: script.Command
-    asking: bool = False  # it is about a slot that the server is taking over
+    asking: bool = False  # it uses a slot that the server is importing
     packed: bytes | None = None
 
     def bytes(self, *, whole: bool = False) -> bytes:
-        """Return what goes over the wire. `whole`: with the text of its script."""
+        """Return the bytes to send. `whole`: with the text of its script."""
         packed = (
             script.encode_command(script.whole(self.command))
             if whole
@@ -28,9 +28,9 @@ class EncodedCommand(NamedTuple):
 
 
 def pack(commands: Iterable[EncodedCommand], known: set[script.Argument]) -> bytes:
-    """Pack commands for a connection. A script that is not `known` there goes along with its text, and is known then.
+    """Pack commands for a connection. Scripts that are not `known` there are sent with their text, and become known.
 
-    So commands of one call are executed in their order, also when the server has never seen their scripts.
+    So the commands of one call are executed in order, even if the server has never seen their scripts.
     """
     packed = []
     for command in commands:

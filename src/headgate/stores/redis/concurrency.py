@@ -1,6 +1,7 @@
-"""Slots on Redis: the commands that release and renew them, and what their replies mean. Pure; no I/O.
+"""Slots on Redis: the commands that release and renew them, and their replies. Pure; no I/O.
 
-`release.lua` documents the arguments and replies. Slots are taken by `check.lua`, with all that a request is charged.
+`release.lua` documents the arguments and replies. `check.lua` takes slots, together with all other charges of a
+request.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def encode(verb: str, held: Sequence[Check], now_us: int | None, prefix: str) ->
 
 
 def decode(reply: Sequence[int]) -> list[bool]:
-    """Return whether each was held."""
+    """Return whether each slot was held."""
     return [bool(held) for held in reply]
 
 

@@ -1,7 +1,7 @@
-"""A connection for threads: commands out, their replies in, and never later than a deadline.
+"""A connection for threads: sends commands and receives their replies, never later than a deadline.
 
-redis-py makes the connection (TCP, TLS, Unix socket, as the URL says); its replies are read here, because its own
-timeouts are per read, and a reply that trickles in would never be late.
+redis-py makes the connection (TCP, TLS, Unix socket, according to the URL). This module reads the replies, because
+redis-py's timeouts are per read, so a reply that arrives in small pieces would never be late.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from headgate.stores.redis.faults import reply_error
 from headgate.stores.redis.options import ConnectionParams
 from headgate.stores.redis.tls import TlsConnection
 
-STALE: Final = 0.01  # seconds without use after which a connection is looked at before it is trusted
-SHORTEST: Final = 0.001  # seconds for which a socket waits
+STALE: Final = 0.01  # seconds without use after which a connection is checked before it is used
+SHORTEST: Final = 0.001  # the shortest timeout of a socket, in seconds
 LONG: Final = 8_192  # bytes that may not fit into the socket's buffer at once
 CHUNK: Final = 65_536
 _INCOMPLETE: Final = object()
 
 
 class ThreadConnection:
-    """Raises redis-py's exceptions and OSError; then, the connection is of no more use.
+    """A connection. Raises redis-py's exceptions and OSError, after which it must not be used.
 
-    But for a RedisTimeout of `receive`, after which the same reply can be waited for again. Deadlines go by `now`.
+    The exception is a RedisTimeout of `receive`: then you can wait for the reply again. Deadlines are times of `now`.
     """
 
     def __init__(
         self, params: ConnectionParams, timeout: float, deadline: float, now: Callable[[], float] = monotonic
     ) -> None:
-        self.used: float  # when it was last, by time.monotonic
-        self.scripts: set[script.Argument] = set()  # digests that the server knows, unless it has forgotten them
+        self.used: float  # time of the last use, by time.monotonic
+        self.scripts: set[script.Argument] = set()  # digests that the server knows, unless it was restarted
         self.generation = 0  # for its owner: how often it had closed its connections before this one
         self._now = now
         self._usual = min(timeout, TICK_SECONDS)  # the socket's own timeout: most replies come sooner
         self._reader = Reader(protocolError=InvalidResponse, replyError=reply_error, notEnoughData=_INCOMPLETE)
-        # Before the socket: the garbage collector finalizes what it finds first. redis-py's connection closes an
-        # open socket; the socket itself would complain.
+        # Set before the socket: the garbage collector finalizes attributes in order. redis-py's connection closes an
+        # open socket; the socket itself would warn.
         self._connection: Any = None
         self._socket: Any = None
         seconds = max(SHORTEST, deadline - now())
@@ -70,7 +70,7 @@ class ThreadConnection:
             raise
 
     def ask(self, command: bytes, deadline: float) -> Any:
-        """The reply to a command. An error reply raises; the connection is still good then."""
+        """Return the reply to a command. An error reply raises, and the connection stays usable."""
         self.send(command, deadline)
         reply = self.receive(deadline)
         if isinstance(reply, Exception):
@@ -78,7 +78,7 @@ class ThreadConnection:
         return reply
 
     def send(self, commands: bytes, deadline: float) -> None:
-        """Send commands, packed; `receive` the reply to each."""
+        """Send packed commands. Then call `receive` for each reply."""
         if len(commands) < LONG:
             self._socket.sendall(commands)
             return
@@ -87,7 +87,7 @@ class ThreadConnection:
         self._socket.settimeout(self._usual)
 
     def receive(self, deadline: float) -> Any:
-        """The next reply, which may be an exception. If it takes longer, it can be waited for again."""
+        """Return the next reply, which may be an exception. After a timeout, you can wait for it again."""
         reply = self._reader.gets()
         while reply is _INCOMPLETE:
             began = monotonic()
@@ -105,7 +105,7 @@ class ThreadConnection:
         return reply
 
     def is_good(self) -> bool:
-        """Whether it can be used again: unless it was just used, the server may have closed it meanwhile."""
+        """Return whether it can be used again: if it was idle for a while, the server may have closed it."""
         if monotonic() - self.used < STALE:
             return True
         self._socket.settimeout(0)
@@ -122,7 +122,7 @@ class ThreadConnection:
         self._connection.disconnect()
 
     def _wait(self, began: float, deadline: float) -> bytes:
-        """What comes within the deadline, after `_usual` seconds without anything."""
+        """Return the data that arrives before the deadline, after `_usual` seconds without any."""
         PROCESS.overslept(began + self._usual, monotonic())
         try:
             for seconds in waits(self._now, deadline):
@@ -138,7 +138,7 @@ class ThreadConnection:
 
 
 def greetings(arguments: dict[str, Any]) -> list[script.Command]:
-    """What a new connection says first."""
+    """Return the first commands of a new connection."""
     greetings: list[script.Command] = []
     if arguments.get("password"):
         user = (arguments["username"],) if arguments.get("username") else ()
@@ -150,4 +150,4 @@ def greetings(arguments: dict[str, Any]) -> list[script.Command]:
 
 
 def _nothing_more(_connection: Any) -> None:
-    """Instead of redis-py's own greetings."""
+    """Do nothing, in place of redis-py's own greetings."""

@@ -1,11 +1,11 @@
-"""A cache of denials: a request that was refused is refused again for a moment, without a call to the server. No I/O.
+"""A cache of denials: a refused request is refused again for a moment without a call to the server. No I/O.
 
-A refusal charges nothing, so the same request is refused until its wait is over; unless a refund gives back what was
-charged, resets the key or changes the limit. What this store gives back or resets is forgotten here at once, and a
-limit that has changed is another one. What other nodes do is seen after `remember_us`, at the latest.
+A refusal charges nothing, so the same request is refused until its wait is over, unless a refund, a reset or a change
+of the limit comes first. Refunds and resets by this store take effect here at once, and a changed limit is a different
+entry. Changes by other nodes are seen after `remember_us` at the latest.
 
-Leased limits are not cached: nodes give back what they do not use all the time. `Leases` remembers refusals of those
-itself, for a shorter while, and less what it holds.
+Leased limits are not cached, because nodes return unused slices all the time. `Leases` remembers their refusals, for a
+shorter time.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ from headgate.core.key import DEFAULT_PREFIX, key
 from headgate.core.quota import Quota
 from headgate.errors import StoreError
 
-REMEMBERED: Final = 16_384  # refusals
+REMEMBERED: Final = 16_384  # number of refusals
 
 Term = tuple[Quota, int, bool]  # of a check: quota, cost, and whether it is enforced
-Name = str | tuple[str, ...]  # the key of a check, or those of a group
+Name = str | tuple[str, ...]  # the key of a check, or the keys of a group
 
 
 class CachedDenial(NamedTuple):
-    """A denial, and until when it is sure to be one."""
+    """A denial, and until when it is certain."""
 
     terms: tuple[Term, ...]
     asked_us: int
-    until_us: int  # counted from when the server was asked: never longer than the wait it announced
-    answered_us: int  # what is left is counted from here: who comes when it is over finds it over
+    until_us: int  # counted from the call to the server: never longer than the announced wait
+    answered_us: int  # the remaining wait counts from here, so that it is over for clients that waited
     result: Result
 
 
 class DenialCache:
-    """The denials that one store knows. `known` is empty as long as there are none: look there before anything else.
+    """The denials that one store knows. `known` is empty while there are none: check it first.
 
-    Names are keys with the store's prefix. What is forgotten early costs a call, and nothing else. Safe to share
-    between threads.
+    Names are keys with the store's prefix. An entry that is dropped early only costs a call. Safe to share between
+    threads.
     """
 
     def __init__(
         self, remember_us: int, clock: Clock | None, *, slotted: bool = False, prefix: str = DEFAULT_PREFIX
     ) -> None:
         self.known: dict[Name, CachedDenial] = {}
-        self.epoch = 0  # what was asked in an earlier one may have been given back since
+        self.epoch = 0  # requests from an earlier epoch may have been refunded since
         self.hits = 0
         self._remember_us = remember_us
-        self._several: set[Name] = set()  # those of `known` that are of several checks, or were
+        self._several: set[Name] = set()  # names in `known` that are, or were, of several checks
         self._clock = clock
         self._slotted = slotted
         self._prefix = prefix
 
     def now_us(self) -> int:
-        """Return the time that it goes by; not that of day."""
+        """Return the time of the cache's clock, which is not the time of day."""
         return monotonic_ns() // 1_000 if self._clock is None else self._clock.now_us()
 
     def answer(self, name: Name, terms: tuple[Term, ...]) -> Result | None:
-        """Return the refusal of a request that is known to be refused; None: ask the server."""
+        """Return the refusal of a request that is known to be denied; None: call the server."""
         known = self.known.get(name)
         if known is None:
             return None
         now_us = self.now_us()
-        # Another request may be allowed, and change the figures.
+        # Any other request may be allowed, and change the figures.
         if known.terms != terms or not known.asked_us <= now_us < known.until_us:
             self.known.pop(name, None)
             return None
@@ -82,7 +82,7 @@ class DenialCache:
         ]
 
     def learn(self, groups: Sequence[Group], results: Sequence[Answer], asked_us: int, epoch: int) -> None:
-        """Take note of results that servers gave to groups sent at `asked_us` in `epoch`."""
+        """Learn from the results of groups that were sent at `asked_us` in `epoch`."""
         for group, result in zip(groups, results, strict=True):
             if isinstance(result, StoreError):
                 self.clear()
@@ -95,7 +95,7 @@ class DenialCache:
                     break
 
     def put(self, name: Name, terms: tuple[Term, ...], result: Result, asked_us: int, epoch: int) -> None:
-        """Remember a refusal for as long as its figures do not change by themselves."""
+        """Remember a refusal for as long as its figures cannot change without an event."""
         if epoch != self.epoch or not self._remember_us:
             return
         lasts_us = self._remember_us
@@ -115,17 +115,17 @@ class DenialCache:
             self.known[name] = CachedDenial(terms, asked_us, asked_us + lasts_us, now_us, result)
 
     def drop(self, checks: Iterable[Check]) -> None:
-        """Forget what was given back or reset; or may have been."""
+        """Drop entries whose charges were, or may have been, refunded or reset."""
         self.epoch += 1
         if self.known:
             for check in checks:
                 self.known.pop(f"{self._prefix}:{check.key}", None)
             several, self._several = self._several, set()
-            for name in several:  # as few have several, all of them
+            for name in several:  # few entries have several checks, so check all of them
                 self.known.pop(name, None)
 
     def clear(self) -> None:
-        """Forget everything after a call failed: the next request shows how the server is."""
+        """Drop everything after a call failed: the next request shows the state of the server."""
         self.epoch += 1
         self.known.clear()
         self._several.clear()
@@ -133,7 +133,7 @@ class DenialCache:
     def _learn(self, group: Group, result: Result, asked_us: int, epoch: int) -> None:
         checks = group.checks
         if self._slotted and len(checks) > 1:
-            self.drop(checks)  # what was charged in other slots has been given back
+            self.drop(checks)  # charges in other slots were refunded
         elif _is_plain(group) and any(
             check.enforced and outcome.wait_us for check, outcome in zip(checks, result.outcomes, strict=True)
         ):
@@ -164,6 +164,6 @@ def _terms(checks: Sequence[Check]) -> tuple[Term, ...]:
 
 
 def _later(outcome: Outcome, passed_us: int) -> Outcome:
-    """What an outcome is when time has passed: less than any of its times that is not 0, as it is forgotten before."""
+    """Return an outcome after time has passed, which must be less than each of its nonzero times."""
     wait_us, remaining, reset_us = outcome
     return Outcome(wait_us and wait_us - passed_us, remaining, reset_us and reset_us - passed_us)

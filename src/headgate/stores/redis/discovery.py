@@ -1,9 +1,9 @@
-"""Finds out in a thread of its own which servers serve what, and tells the store.
+"""Finds out, in a separate thread, which servers serve which slots, and notifies the store.
 
-It looks on request, at most every `PAUSE` seconds. Behind Sentinels it also looks at once when one of them
-announces a failover, and every second in any case. Stores for threads and for asyncio use it alike.
+It runs on request, at most every `PAUSE` seconds. Behind Sentinels, it also runs at once when a Sentinel announces a
+failover, and every second in any case. Stores for threads and for asyncio share it.
 
-It refers to its store weakly: when that is garbage, the thread ends and closes its connections.
+It references its store weakly: when the store is garbage-collected, the thread ends and closes its connections.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from headgate.stores.redis.options import StoreTarget
 
 PAUSE: Final = 0.1  # seconds between the end of a discovery and the next requested one
 
-# Not epoll, whose list of files a forked child would share.
+# Not epoll, whose file list a forked child would share.
 _Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 Found = Owners | StoreError  # the owners of the slots, or why they are unknown
 
 
 class Discovery:
-    """Begins when it is first asked. `tell` is called in its thread with what came of each look, and returns whether
-    anybody wants to know more; `known` names servers of a cluster. Both are methods, and are referred to weakly."""
+    """The discovery of one store's servers. It starts with the first request.
+
+    `tell` is called in its thread with each result, and returns whether to continue. `known` returns the known servers
+    of a cluster. Both must be methods, and are referenced weakly."""
 
     def __init__(self, target: StoreTarget, tell: Callable[[Found], bool], known: Callable[[], list[Address]]) -> None:
         self._target = target
@@ -41,11 +43,11 @@ class Discovery:
         self._known = WeakMethod(known)
         self._lock = Lock()
         self._worker: _DiscoveryThread | None = None
-        self._stop: finalize[..., Discovery] | None = None  # stops the thread when this is garbage
+        self._stop: finalize[..., Discovery] | None = None  # stops the thread when this is garbage-collected
         renew_in_children(self)
 
     def ask(self) -> bool:
-        """Have it look. Return whether it does so now or before long: then it is worth while to wait."""
+        """Request a discovery. Return whether it starts now or soon, so that waiting for it is worthwhile."""
         with self._lock:
             worker = self._worker
             if worker is None or worker.has_ended:
@@ -53,7 +55,7 @@ class Discovery:
             return worker.ask()
 
     def close(self) -> None:
-        """Stop once the servers being asked have answered, until the next request."""
+        """Stop after the queries in progress, until the next request."""
         with self._lock:
             if self._worker is not None:
                 self._worker.stop()
@@ -91,7 +93,7 @@ class Discovery:
 
 
 class _DiscoveryThread:
-    """The thread, and what it shares with those who ask."""
+    """The thread, and the state that it shares with callers."""
 
     def __init__(self, finder: ServerFinder, tell: WeakMethod[Callable[[Found], bool]]) -> None:
         self._finder = finder
@@ -99,7 +101,7 @@ class _DiscoveryThread:
         self._wanted = False
         self._stopped = False
         self._looking = False
-        self._rested = float("-inf")  # from when on the next look may begin
+        self._rested = float("-inf")  # the earliest time of the next discovery
         self._look_at = float("inf")  # when the next periodic discovery is due
         self._woken, self._wake = socket.socketpair()
         self._wake.setblocking(False)
@@ -121,13 +123,13 @@ class _DiscoveryThread:
         self._interrupt()
 
     def abandon(self) -> None:
-        """In a forked child, where the thread is not: close what the child has of the parent's connections."""
+        """Close the child's copies of the parent's connections in a forked child, which does not have the thread."""
         self._finder.close()
         self._woken.close()
         self._wake.close()
 
     def _interrupt(self) -> None:
-        with suppress(OSError):  # it has been woken often enough, or has ended
+        with suppress(OSError):  # it was woken often enough, or has ended
             self._wake.send(b"!")
 
     def _run(self) -> None:
@@ -155,7 +157,7 @@ class _DiscoveryThread:
             return error
 
     def _wait(self) -> bool:
-        """Wait until it is time for a look. Return whether there is to be one: else it was stopped."""
+        """Wait until the next discovery is due. Return False if the thread was stopped."""
         while not self._stopped:
             if self._finder.hear():
                 return True

@@ -1,7 +1,7 @@
-"""Requests as commands: a template for all that requests of one kind have in common, filled with keys and costs.
+"""Encode requests as commands: a template for everything that similar requests share, filled with keys and costs.
 
-Requests of one tick that have the same template travel as one command, whatever plan and protocol they are of. Each
-template is check.lua with some fragments, which documents arguments and reply. Pure; no I/O.
+Requests of one tick with the same template are sent as one command, whatever their plan and protocol. Each template is
+check.lua with some fragments; check.lua documents arguments and reply. Pure; no I/O.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from headgate.core.quota import Quota
 from headgate.stores.redis import script
 from headgate.stores.redis.command import EncodedCommand
 
-MAX_TEMPLATES: Final = 4_096  # that one store remembers
-MAX_COSTS: Final = 256  # whose packed form one template remembers
-FIGURES: Final = 3  # of a limit in a reply: wait, remaining and reset
+MAX_TEMPLATES: Final = 4_096  # to remember per store
+MAX_COSTS: Final = 256  # to remember in packed form per template
+FIGURES: Final = 3  # per limit in a reply: wait, remaining and reset
 
 Limits = tuple[tuple[Quota, bool], ...]  # of each limit: its quota, and whether it is enforced
 
 
 class EncodedRequest(NamedTuple):
-    """What a command says of one request."""
+    """The part of a command for one request."""
 
     keys: tuple[str, ...]  # with the store's prefix; those of fragments first
     costs: tuple[int, ...]  # of each limit
@@ -44,7 +44,7 @@ class EncodedRequest(NamedTuple):
 
 
 class CommandTemplate:
-    """Encodes requests that have limits under the same quotas, and the same fragments. Each gets `figures` in reply."""
+    """Encodes requests whose limits have the same quotas and fragments. The reply has `figures` for each of them."""
 
     __slots__ = ("_common", "_digest", "_heads", "_tails", "figures", "fragments", "limits")
 
@@ -56,15 +56,15 @@ class CommandTemplate:
         self._common: list[script.Argument] = [int(peek), len(limits)]
         for quota, enforced in limits:
             self._common += (quota.algorithm, quota.limit, quota.window_us, quota.burst, int(enforced))
-        self._heads: dict[int, str] = {}  # of a packed command, by how many keys there are
-        self._tails: dict[tuple[int, ...], str] = {}  # the same, by costs; without the time
+        self._heads: dict[int, str] = {}  # start of a packed command, by number of keys
+        self._tails: dict[tuple[int, ...], str] = {}  # end of a packed command without the time, by costs
 
     def terms_at(self, costs: tuple[int, ...]) -> tuple[tuple[Quota, int, bool], ...]:
-        """Return quota, cost and whether it is enforced of each limit of a request: what the denial cache compares."""
+        """Return quota, cost and `enforced` of each limit of a request, which the denial cache compares."""
         return tuple([(quota, cost, enforced) for (quota, enforced), cost in zip(self.limits, costs, strict=True)])
 
     def command(self, requests: Sequence[EncodedRequest], now_us: int | None) -> script.Command:
-        """Return the command that decides requests, in order. Without `now_us`, by the server's own clock."""
+        """Return the command that decides requests, in order. Without `now_us`, the server's own clock applies."""
         keys = [key for request in requests for key in request[0]]
         now: script.Argument = "" if now_us is None else now_us
         costs = requests[0][1]
@@ -74,7 +74,7 @@ class CommandTemplate:
         return ("EVALSHA", self._digest, len(keys), *keys, now, *self._common, *each)
 
     def encode(self, request: EncodedRequest, now_us: int | None) -> EncodedCommand:
-        """Return the command that decides one request, packed from parts that were packed before."""
+        """Return the command that decides one request, from parts that are already packed."""
         keys, costs, _ = request
         command = self.command((request,), now_us)
         if self.fragments or now_us is not None:
@@ -85,7 +85,7 @@ class CommandTemplate:
         return EncodedCommand(command, False, f"{head}{middle}{tail}".encode())
 
     def read(self, now_us: int, figures: Sequence[Any]) -> Result | None:
-        """Return what the figures of one request mean; None: its idempotency key was used for something else."""
+        """Return the result for the figures of one request; None: its idempotency key was used for another request."""
         kind, at, left_us = Result, 0, 0
         if "idempotency" in self.fragments:
             now_us, at = figures[0], 1
@@ -127,14 +127,14 @@ class Encoded(NamedTuple):
 
 
 class Encoder:
-    """The templates of one store, and requests for them. `prefix` is what all of its keys begin with."""
+    """The templates of one store, and requests for them. All of its keys begin with `prefix`."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self._templates: dict[tuple[Limits, bool, tuple[str, ...]], CommandTemplate] = {}
 
     def template(self, limits: Limits, *, peek: bool = False, fragments: tuple[str, ...] = ()) -> CommandTemplate:
-        """Return the template of such requests: always the same one."""
+        """Return the template of these requests: always the same object."""
         template = self._templates.get((limits, peek, fragments))
         if template is None:
             if len(self._templates) >= MAX_TEMPLATES:
@@ -145,7 +145,7 @@ class Encoder:
         return template
 
     def group(self, group: Group) -> Encoded:
-        """Encode the checks of one request, with all that it has besides."""
+        """Encode the checks of one request, with all of its extras."""
         checks, peek, idempotency, penalty = group
         mark, slot = _reservation_and_slot(checks)
         extras = Extras(idempotency, penalty, mark, slot)
@@ -153,7 +153,7 @@ class Encoder:
         return self._encode(checks, *fragments, peek=peek)
 
     def fragments(self, rules: Sequence[str], peek: bool, extras: Extras) -> Fragments:
-        """Return what a request has besides limits, of which these are the rules: fragments, keys and arguments."""
+        """Return the fragments of a request whose limits have these rules, with their keys and arguments."""
         idempotency, penalty, mark, slot = extras
         names: list[str] = []
         keys: list[str] = []
@@ -175,14 +175,14 @@ class Encoder:
         return tuple(names), keys, arguments
 
     def undo(self, checks: tuple[Check, ...], charged: Sequence[tuple[int, int]]) -> Encoded:
-        """Encode that checks, all of one reservation and slot or of none, are undone; then their figures are replied.
+        """Encode the undoing of checks, all of one reservation and slot or of none. The reply has their new figures.
 
-        `charged` is when each was charged and the reset that was answered then; -1 and 0: it was not charged.
+        `charged` is the time of each charge and the reset that was returned; -1 and 0 if it was not charged.
         """
         return self._undo(checks, [], [time for times in charged for time in times], "undo")
 
     def undo_once(self, group: Group) -> Encoded:
-        """Encode that what a group charged under its receipt is undone, and never charged later; then its figures."""
+        """Encode the undoing of a group's charge under its receipt, which also prevents later charges."""
         receipt = group.idempotency
         assert receipt is not None
         first_wait = 2 if group.penalty is None else 3
@@ -190,19 +190,19 @@ class Encoder:
         return self._undo(group.checks, [self.receipt_key(receipt)], arguments, "undo_once")
 
     def violation(self, penalty: Penalty, check: Check) -> Encoded:
-        """Encode that a refusal by `check`, in another slot, counts against its client."""
+        """Encode the violation of a client by a refusal of `check` in another slot."""
         arguments = (_terms_text(penalty.terms), check.quota.window_us, check.rule)
         return self._encode((), ("penalty",), self._client_keys(penalty.client), arguments)
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Client]) -> script.Command:
-        """Return the command that forgets the state of `checks`, and all about `clients`."""
+        """Return the command that deletes the state of `checks`, and all data of `clients`."""
         keys = [f"{self.prefix}:{check.key}" for check in checks]
         for client in clients:
             keys += self._client_keys(client)
         return ("DEL", *keys)
 
     def receipt_key(self, key: Idempotency) -> str:
-        """Return where the answer to an idempotency key is kept: in a slot of its own, or in that of its tag."""
+        """Return the key of the answer to an idempotency key: in its own slot, or in the slot of its tag."""
         if key.tag:
             return f"{self.prefix}:idempotency:{escape(key.name)}:{{{key.tag}}}"
         return f"{self.prefix}:idempotency:{{{escape(key.name)}}}"
@@ -235,7 +235,7 @@ class Encoder:
 
 
 def _reservation_and_slot(checks: Sequence[Check]) -> tuple[int, str]:
-    """Return the reservation's mark and the slot's id of a request's checks; 0 and empty: there is none."""
+    """Return the reservation's number and the slot's id of a request's checks; 0 and empty if there are none."""
     return (checks[0].reservation, checks[0].slot) if checks else (0, "")
 
 
@@ -245,5 +245,5 @@ def _terms_text(terms: Terms) -> str:
 
 
 def _pack(*arguments: script.Argument) -> str:
-    """Pack arguments; all of them are ASCII, as keys are."""
+    """Pack arguments. All of them must be ASCII, as keys are."""
     return "".join([f"${len(text)}\r\n{text}\r\n" for text in map(str, arguments)])

@@ -1,4 +1,4 @@
-"""What goes wrong between here and a Redis server, and whether it may be tried elsewhere. Pure; no I/O."""
+"""Faults between this process and a Redis server, and whether a call may be retried elsewhere. Pure; no I/O."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headgate.tls_advice import advise
 
 FAULTS: Final = (RedisError, OSError)
 
-# Error replies that mean that nothing was executed.
+# Error replies to commands that were not executed.
 _REFUSALS: Final[dict[str, type[Exception]]] = {
     "NOSCRIPT": NoScriptError,
     "MOVED": MovedError,
@@ -36,17 +36,17 @@ _REFUSALS: Final[dict[str, type[Exception]]] = {
     "MASTERDOWN": MasterDownError,
 }
 _NOT_EXECUTED: Final = tuple(_REFUSALS.values())
-_READ_ONLY: Final = "-READONLY"  # within what Redis 6.2 says of a script that met it at its first write
-_FULL: Final = "OOM command not allowed"  # at the beginning of an error reply, or within what a script met
+_READ_ONLY: Final = "-READONLY"  # inside the error of Redis 6.2 for a script that hit it at its first write
+_FULL: Final = "OOM command not allowed"  # at the start of an error reply, or inside the error of a script
 TRY_AGAIN_SECONDS: Final = 0.002
 DOWN_SECONDS: Final = 0.02
 
 Address = tuple[str, int]  # host and port
-Owners = Sequence[tuple[int, Address]]  # so many slots, one after the other, and whose they are; one: all there is
+Owners = Sequence[tuple[int, Address]]  # consecutive slots and their owner; a single entry: all slots
 
 
 def reply_error(message: str) -> Exception:
-    """The exception that an error reply stands for, as redis-py has it."""
+    """Return the redis-py exception for an error reply."""
     code, _, text = message.partition(" ")
     kind = _REFUSALS.get(code)
     if kind is None:
@@ -55,7 +55,7 @@ def reply_error(message: str) -> Exception:
 
 
 def fault(error: Exception, timeout: float, *, sent: bool = True) -> StoreError:
-    """What a failure of the connection or an error reply means to the limiter. `error` becomes its cause."""
+    """Return the `StoreError` for a connection failure or an error reply. `error` becomes its cause."""
     known: StoreError
     if isinstance(error, ResponseError) and _READ_ONLY in str(error):
         error = ReadOnlyError(str(error))
@@ -70,20 +70,20 @@ def fault(error: Exception, timeout: float, *, sent: bool = True) -> StoreError:
 
 
 class Redirect(NamedTuple):
-    """Where a call goes that was not executed."""
+    """Where to send a call that was not executed."""
 
-    address: Address | None = None  # None: to the server of its slot
-    asking: bool = False  # that server is about to take the slot over, and serves this once
-    pause: float = 0.0  # seconds to wait before; each group then goes by itself, unless the cluster is down
-    down: bool = False  # the whole cluster is, until a replica takes over: worth waiting for if that is recent
-    look: bool = False  # others are to be asked who serves it
-    wait: bool = False  # until they have answered, if they can be asked now
+    address: Address | None = None  # None: the server of its slot
+    asking: bool = False  # that server is importing the slot, and serves it once
+    pause: float = 0.0  # seconds to wait before; then each group goes separately, unless the cluster is down
+    down: bool = False  # the whole cluster is down until a replica takes over: wait for it if the outage is recent
+    look: bool = False  # request a discovery
+    wait: bool = False  # wait for the discovery, if it can run now
 
 
 def find_redirect(error: StoreError, host: str) -> Redirect | None:
-    """Return where to send what met `error` at `host` next; None: nowhere, or it may have been executed."""
+    """Return where to send a call that failed with `error` at `host`; None: nowhere, or it may have been executed."""
     cause = error.__cause__
-    if isinstance(cause, AskError):  # or MovedError, which derives from it: both name a server
+    if isinstance(cause, AskError):  # or MovedError, a subclass: both name a server
         asking = not isinstance(cause, MovedError)
         return Redirect((cause.host or host, cause.port), asking=asking, look=not asking)
     if isinstance(cause, TryAgainError):
@@ -96,5 +96,5 @@ def find_redirect(error: StoreError, host: str) -> Redirect | None:
 
 
 def is_redirect(reply: object) -> bool:
-    """Whether a reply is an error that says nothing of the server's health: the call goes elsewhere, or again."""
+    """Return whether a reply is an error unrelated to the server's health: the call is redirected or retried."""
     return isinstance(reply, AskError | TryAgainError)

@@ -1,7 +1,7 @@
 """Find the servers that serve a store's keys: the master that Sentinels name, or each server of a cluster.
 
 A finder is used by one thread at a time. `find` asks now and waits for the answers. Connections to Sentinels stay open
-between calls, and bring announcements of failovers.
+between calls, and receive announcements of failovers.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from headgate.stores.redis.sentinel import Candidates, NoMaster, SentinelReport
 from headgate.stores.redis.sentinel_link import SentinelLink
 from headgate.stores.redis.slots import SLOTS
 
-PATIENCE: Final = (0.1, 0.5)  # seconds for one server's answer: as long as a check may take, between these
-EVERY_SECONDS: Final = 1.0  # between questions to Sentinels that have announced nothing
-SOON_SECONDS: Final = 0.05  # the same while a failover is under way
+PATIENCE: Final = (0.1, 0.5)  # bounds of the seconds for one server's answer; else a check's timeout
+EVERY_SECONDS: Final = 1.0  # between queries of Sentinels that announced nothing
+SOON_SECONDS: Final = 0.05  # between queries during a failover
 
 _ROLE: Final = script.encode_command(("ROLE",))
-_TROUBLE: Final = (*FAULTS, LookupError, TypeError, ValueError)  # the last three: an answer that makes no sense
+_TROUBLE: Final = (*FAULTS, LookupError, TypeError, ValueError)  # the last three: an invalid answer
 
 
 class ServerFinder(Protocol):
-    """What both kinds have."""
+    """The interface of both finders."""
 
     every: float | None  # seconds until the next periodic discovery; None: never
 
     def find(self) -> Owners:
-        """Return who serves which slots; a master serves the only one there is. Raises `StoreUnavailable`."""
+        """Return the owners of slots; a master owns the only one. Raises `StoreUnavailable`."""
 
     def listening(self) -> Sequence[SentinelLink]:
-        """Return the connections on which changes are announced."""
+        """Return the connections that receive announcements."""
 
     def hear(self) -> bool:
         """Return whether a change was announced since the last call. Does not wait."""
@@ -47,7 +47,7 @@ class ServerFinder(Protocol):
 
 
 def finder_of(target: StoreTarget, known: Callable[[], list[Address]] = list) -> ServerFinder:
-    """Return a finder for a URL's servers. `known` names servers of a cluster that may be asked besides the URL's."""
+    """Return a finder for a URL's servers. `known` returns servers of a cluster to ask besides the URL's."""
     return SentinelFinder(target) if target.topology == "sentinel" else ClusterFinder(target, known)
 
 
@@ -66,7 +66,7 @@ class SentinelFinder:
         params, service = target.seed_params, target.service
         self._links = [SentinelLink(params.to(address), service, self._patience) for address in target.seeds]
         self._candidates = Candidates()
-        self._servers: dict[Address, ThreadConnection] = {}  # the candidates, to ask for their role
+        self._servers: dict[Address, ThreadConnection] = {}  # candidates, to ask for their role
 
     def find(self) -> Owners:
         reports = self._reports()
@@ -74,7 +74,7 @@ class SentinelFinder:
         self.every = SOON_SECONDS if failing_over else EVERY_SECONDS
         candidates = self._candidates.rank(reports, monotonic())
         if not candidates:
-            raise StoreUnavailable("the Sentinels that answer have not heard of the last failover yet", sent=False)
+            raise StoreUnavailable("the Sentinels that answer do not know about the last failover yet", sent=False)
         for address in set(self._servers) - set(candidates):
             self._servers.pop(address).close()
         problems = []
@@ -133,7 +133,7 @@ class SentinelFinder:
         return reports
 
     def _connect(self, drop: Callable[[SentinelLink, Exception], None]) -> None:
-        """Connect to Sentinels that were not tried lately; to all, if there is no connection to any."""
+        """Connect to Sentinels that were not tried recently; to all, if no connection is open."""
         alone = not self.listening()
         for link in self._links:
             if not link.is_open and (alone or monotonic() >= link.retry_at):
@@ -143,7 +143,7 @@ class SentinelFinder:
                     drop(link, error)
 
     def _role(self, address: Address) -> str:
-        """Return the role that a server has by its own account, or why it does not say."""
+        """Return the role that a server reports, or why it does not."""
         connection = self._servers.pop(address, None)
         try:
             if connection is not None and not connection.is_good():
@@ -163,9 +163,9 @@ class SentinelFinder:
 
 
 class ClusterFinder:
-    """Finds who has which slots, as the first server that answers knows it.
+    """Finds the owners of all slots, according to the first server that answers.
 
-    Changes need no announcement: a server answers `MOVED` when a slot is no longer its own.
+    Changes need no announcement: a server answers `MOVED` when it no longer owns a slot.
     """
 
     every: float | None = None
@@ -198,7 +198,7 @@ class ClusterFinder:
         return False
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: no connection stays open."""
 
 
 def read_slots(answer: list[Any], host: str) -> Owners:
@@ -213,5 +213,5 @@ def read_slots(answer: list[Any], host: str) -> Owners:
     if not found:
         raise ValueError("it knows no slots")
     found.append((SLOTS - at, None))
-    anybody = next(owner for _, owner in found if owner is not None)  # asked for an unassigned slot, it will say so
+    anybody = next(owner for _, owner in found if owner is not None)  # it will report the error
     return [(count, owner or anybody) for count, owner in found if count]

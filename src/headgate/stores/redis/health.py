@@ -16,7 +16,7 @@ log = logging.getLogger("headgate.breaker")
 
 
 def tell(observer: StoreObserver, replies: Sequence[Any], seconds: float, groups: int, timeout: float) -> None:
-    """Tell of a call that was answered, be it with errors."""
+    """Report a call that was answered, possibly with errors."""
     for reply in replies:
         if isinstance(reply, Exception) and not is_redirect(reply):
             observer.failed(fault(reply, timeout), seconds, groups)
@@ -25,7 +25,7 @@ def tell(observer: StoreObserver, replies: Sequence[Any], seconds: float, groups
 
 
 def breaker_of(name: str, options: RedisOptions, observer: StoreObserver | None) -> Breaker:
-    """Make the breaker of a server: it logs its changes, and tells `observer`."""
+    """Make the breaker of a server. It logs its changes, and reports them to `observer`."""
 
     def on_change(state: State, before: State) -> None:
         # While the server is down, the breaker alternates between open and half-open.
@@ -42,10 +42,10 @@ def breaker_of(name: str, options: RedisOptions, observer: StoreObserver | None)
 
 
 def circuit_open_error(name: str, why: str) -> StoreUnavailable:
-    """Return the error for callers that the breaker turns away."""
+    """Return the error for callers that the open breaker rejects."""
     return StoreUnavailable(f"circuit open for Redis at {name}: {why}", sent=False)
 
 
 def replaced_master_error(name: str) -> StoreUnavailable:
-    """Make the error of those who were about to be sent to a master that Sentinels no longer name."""
+    """Return the error for callers that were about to be sent to a master that Sentinels no longer name."""
     return StoreUnavailable(f"Redis at {name} is no longer the master", sent=False)

@@ -1,13 +1,13 @@
--- The first answers to idempotency keys, where they are not in the slot of what they are about; see idempotency.py.
+-- The first answers to idempotency keys that are in another slot than their limits; see idempotency.py.
 --
 -- KEYS
---   memory   a string: fingerprint, time, claim (its token; - when it is an answer), and the answer, with blanks between
+--   memory   a string: fingerprint, time, claim (its token; - for an answer), and the answer, separated by blanks
 -- ARGV
 --   now      microseconds, or empty: the server's own time
---   verb     claim: fingerprint, token, microseconds for which the claim stands
---              replies {0}: it is claimed; {1, answer}; {2}: another's claim stands; {-1}: the fingerprint differs
---            keep: fingerprint, token, when it was decided, answer    replies nothing; only if its claim still stands
---            drop: fingerprint, token                                 replies nothing; the same
+--   verb     claim: fingerprint, token, microseconds for which the claim is valid
+--              replies {0}: claimed; {1, answer}; {2}: another claim is valid; {-1}: the fingerprint differs
+--            keep: fingerprint, token, time of the decision, answer   replies nothing; only if its claim is still valid
+--            drop: fingerprint, token                                 replies nothing; only if its claim is still valid
 --
 -- Times are in microseconds. The key gets a time to live.
 local IDEMPOTENCY = 300000000
@@ -16,7 +16,7 @@ local memory, verb, fingerprint, token = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
 local slack = 1000 -- milliseconds
 local now = tonumber(ARGV[1])
 if now then
-  slack = 3600000 -- a clock of the caller's own may run slower than ours, by which keys expire
+  slack = 3600000 -- the caller's clock may run slower than Redis's, by which keys expire
 else
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]

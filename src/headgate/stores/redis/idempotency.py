@@ -1,7 +1,7 @@
-"""Idempotency keys on a cluster, where they are in another slot than what they are about: claimed first, answered last.
+"""Idempotency keys on a cluster, which may be in a different slot than the limits: claimed first, answered last.
 
-Pure; no I/O. `idempotency.lua` documents the arguments and replies. An unanswered claim stands for as
-long as its caller may take, and a little longer.
+Pure; no I/O. `idempotency.lua` documents the arguments and replies. An unanswered claim lasts a little longer than its
+caller may take.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def encode_claim(key: Idempotency, token: str, timeout: float, now_us: int | Non
 
 
 def decode_claim(reply: Sequence[Any]) -> tuple[int, Result | None]:
-    """How the claim went, and the answer if there is one."""
+    """Return the status of the claim, and the answer if there is one."""
     return reply[0], _read(reply[1]) if reply[0] == ANSWERED else None
 
 

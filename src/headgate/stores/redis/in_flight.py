@@ -1,6 +1,6 @@
-"""Calls of threads that are in flight to a server: several threads' calls share one connection.
+"""Calls in flight, for threads: several threads' calls to a server share one connection.
 
-The thread that reads the replies hands them out to all who wait. It can stop, and another thread can go on reading.
+The thread that reads the replies passes them to all waiting threads. It can stop, and another thread can continue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headgate.stores.redis.connection import ThreadConnection
 
 
 class ThreadCall:
-    """Commands that one thread sends to a server. It acquires `news`, which is released when something has happened."""
+    """Commands that one thread sends to a server. The thread waits for the lock `news`, which `wake` releases."""
 
     __slots__ = (
         "began",
@@ -41,14 +41,14 @@ class ThreadCall:
         self.groups = groups
         self.began = monotonic()
         self.deadline = deadline  # by the process clock
-        self.queued = 0.0  # since when, by the same
+        self.queued = 0.0  # time of queueing, by the same clock
         self.replies: list[Any] = [None] * len(commands)
         self.missing = len(commands)  # replies
         self.error: StoreError | None = None  # why there are none
-        self.in_flight: InFlight | None = None  # of which this thread is to read the replies
+        self.in_flight: InFlight | None = None  # whose replies this thread must read
         self.news = Lock()
         self.news.acquire()
-        self.told = False  # that there are news
+        self.told = False  # whether `news` was released
         self.is_waited_for = True
 
     @property
@@ -56,13 +56,13 @@ class ThreadCall:
         return not self.missing or self.error is not None
 
     def wake(self) -> None:
-        """Wake the thread: there are news."""
+        """Wake the thread: something has happened."""
         if not self.told:
             self.told = True
             self.news.release()
 
     def heed(self) -> None:
-        """Have the next `wake` wake the thread again."""
+        """Reset, so that the next `wake` wakes the thread again."""
         if self.told:
             self.news.acquire(blocking=False)
             self.told = False
@@ -83,24 +83,24 @@ class InFlight:
         self.calls = calls
         self.began = began  # by the process clock
         self._expected = deque((call, place) for call in calls for place in range(len(call.commands)))
-        self._unknown: list[tuple[ThreadCall, int]] = []  # of which the server does not know the script
-        self._may_be_unknown = len(self._expected)  # how many of them at most: each time fewer, as the first is EVAL
-        self._is_asked = False  # the reply to ASKING was read
+        self._unknown: list[tuple[ThreadCall, int]] = []  # commands whose scripts the server does not know
+        self._may_be_unknown = len(self._expected)  # upper bound of their number; falls each time
+        self._is_asked = False  # whether the reply to ASKING was read
 
     def send(self, deadline: float) -> None:
         commands = [command for call in self.calls for command in call.commands]
         self.connection.send(pack(commands, self.connection.scripts), deadline)
 
     def send_again(self) -> None:
-        """Have everything sent once more by `read`: the server has said that it does not know the script."""
+        """Make `read` send everything again, because the server does not know the script."""
         self._unknown = list(self._expected)
         self._expected.clear()
 
     def read(self, now: float, deadline: float) -> None:
-        """Read and hand out replies. After a RedisTimeout it can be gone on with.
+        """Read replies and pass them on. After a RedisTimeout, it can be called again.
 
-        Scripts that the server does not know, as nothing was executed, are sent once more, again if it has forgotten
-        them meanwhile; those who wait for that get as much time again. `now` is the time by the process clock.
+        Commands whose script the server does not know were not executed, and are sent again, repeatedly if the server
+        loses the script again. Their callers get the same time again. `now` is the time by the process clock.
         """
         longer = max(0.0, deadline - now)
         while True:
@@ -131,6 +131,6 @@ class InFlight:
             self._expected.extend(again)
 
     def fail(self, error: StoreError) -> None:
-        """Tell those who wait that there will be no replies."""
+        """Tell the waiting threads that there will be no replies."""
         for call in self.calls:
             call.fail(error)

@@ -1,11 +1,11 @@
--- Pages that are read, and written if they have not changed since. Twin of ../ledger.py.
+-- Pages that are read, and written if they have not changed since. Twin of ../memory/ledger.py.
 --
 -- KEYS: one per page
 -- ARGV
 --   now      microseconds, or empty: the server's own time
---   verb     read                                           replies now, and per page its text, or nothing
---            swap: per page what it said (empty: nothing),
---                  what it is to say, milliseconds to live  replies per page 1 if it was written, else 0
+--   verb     read                                        replies now, and per page its text, or nothing
+--            swap: per page the old text (empty: none),
+--                  the new text, milliseconds to live     replies per page 1 if it was written, else 0
 local call = redis.call
 if ARGV[2] == 'read' then
   local now = ARGV[1]

@@ -1,4 +1,4 @@
-"""Pages of a ledger, and raw counts, on Redis: the commands, and what their replies mean. Pure; no I/O.
+"""Pages of a ledger, and raw counts, on Redis: the commands, and their replies. Pure; no I/O.
 
 `ledger.lua` documents the arguments and replies.
 """
@@ -13,8 +13,8 @@ from headgate.core.check import Check
 from headgate.core.ledger import Counted, LedgerPage, Swap
 from headgate.stores.redis import script
 
-SLACK_MS: Final = 3_600_000  # a clock of the caller's own may run slower than the server's, by which keys expire
-_FIXED, _SLIDING = 24, 32  # bytes of a state: see the twins, and save2 and save3 in prelude.lua
+SLACK_MS: Final = 3_600_000  # the caller's clock may run slower than the server's, by which keys expire
+_FIXED, _SLIDING = 24, 32  # sizes of states in bytes: see the Lua twins, and save2 and save3 in prelude.lua
 
 
 def encode_read(names: Sequence[str], now_us: int | None, prefix: str) -> script.Command:
@@ -24,7 +24,7 @@ def encode_read(names: Sequence[str], now_us: int | None, prefix: str) -> script
 
 def decode_read(reply: Sequence[Any]) -> list[LedgerPage]:
     now_us = int(reply[0])
-    # Lua ends a list at its first nil, but for false, which it makes of one: so all are there.
+    # Lua would end a list at its first nil, but GET returns false in its place, so the list is complete.
     return [LedgerPage(now_us, None if text is None else text.decode()) for text in reply[1:]]
 
 

@@ -1,8 +1,8 @@
 """One server, for threads: a few connections that all threads share, and its breaker.
 
-A thread that finds a connection idle uses it by itself. Others queue: a thread that is done with a connection sends
-everything that has queued meanwhile, and the first of those threads reads the replies for all. Late replies are read by
-a thread of their own: they show that the server is alive.
+A thread that finds an idle connection uses it alone. Others queue: a thread that returns a connection sends everything
+that has queued in the meantime, and the first of those threads reads the replies for all. A separate thread reads late
+replies, because they show that the server is alive.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OWED: Final = 4_096  # checks in the queue; beyond that, checks without a waitin
 
 
 class ServerNode:
-    """A server. `leave` and then `arrive`: between them, calls to other servers can be on their way."""
+    """A server. Call `leave`, then `arrive`: between them, calls to other servers can be in flight."""
 
     def __init__(self, params: ConnectionParams, options: RedisOptions, observer: StoreObserver | None) -> None:
         self.name = params.name
@@ -46,14 +46,14 @@ class ServerNode:
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = Lock()  # held while the queue is served, never while anything is waited for
+        self._lock = Lock()  # held while the queue is served, never while waiting
         self._queue: deque[ThreadCall] = deque()
         self._connections = ConnectionPool(self._params, self._options, self.breaker)
 
     def ask(self, command: EncodedCommand, deadline: float) -> Any:
-        """The reply to one check, which may be an exception of redis-py. Raises `StoreError` when there is none.
+        """Return the reply to one check, which may be an exception of redis-py. Raises `StoreError` if there is none.
 
-        What `leave` and `arrive` do, without a in_flight unless it takes one.
+        It does what `leave` and `arrive` do, but creates an `InFlight` only if it needs one.
         """
         connection = self._connections.take() if self.breaker.state == "closed" and not self._queue else None
         if connection is None:
@@ -85,7 +85,7 @@ class ServerNode:
         return reply
 
     def leave(self, commands: Sequence[EncodedCommand], deadline: float, groups: int = 0) -> ThreadCall:
-        """Send commands, or queue them. Raises `StoreError`: unless it says otherwise, they were not sent."""
+        """Send commands, or queue them. Raises `StoreError`: they were not sent unless it says otherwise."""
         if self.breaker.state != "closed":
             if not self._may_wait(PROCESS.read()):
                 raise circuit_open_error(self.name, self.breaker.why)
@@ -98,13 +98,13 @@ class ServerNode:
         return call
 
     def arrive(self, call: ThreadCall) -> list[Any]:
-        """The replies, once `leave` has taken the commands. Raises `StoreError`."""
+        """Return the replies to a call from `leave`. Raises `StoreError`."""
         while not self.wait(call, call.deadline):
             pass
         return call.replies
 
     def wait(self, call: ThreadCall, until: float) -> bool:
-        """Wait for the replies until then, by the process clock. Return whether they are there. Raises `StoreError`."""
+        """Wait for the replies until `until`, by the process clock. Return whether they came. Raises `StoreError`."""
         if call.in_flight is not None:
             self._read(call, call.in_flight, until)
         elif not call.is_done:
@@ -123,22 +123,22 @@ class ServerNode:
         return False
 
     def close(self) -> None:
-        """Give back idle connections; those in use are closed when they are given back."""
+        """Close idle connections; those in use are closed when they are returned."""
         self._connections.close()
 
     def retire(self) -> None:
-        """Refuse those who have not been sent yet: another server is the master now."""
+        """Refuse calls that have not been sent yet: another server is now the master."""
         self._refuse_queue(replaced_master_error(self.name))
 
     def forget(self) -> None:
-        """In a forked child: the connections are the parent's."""
+        """Reset in a forked child: the connections are the parent's."""
         self._begin()
         self.breaker.reset_after_fork()
 
-    # Trips
+    # Calls
 
     def _send_alone(self, call: ThreadCall) -> bool:
-        """Send a call off on an idle connection, if there is one. Its own thread will read the reply."""
+        """Send a call on an idle connection, if there is one. Its own thread reads the reply."""
         connection = self._connections.take()
         if connection is None:
             return False
@@ -146,12 +146,12 @@ class ServerNode:
         return True
 
     def _serve(self) -> None:
-        """Send off what has queued, as far as connections are idle; if none is, open one more."""
+        """Send queued calls, as far as connections are idle; if none is, open one more."""
         while self._queue and self.breaker.state == "closed":
             connection = self._connections.take()
             if connection is None:
                 self._connections.open_another(self._on_connection)
-                if not self._connections.idle:  # from now on, a thread that returns one finds the queue
+                if not self._connections.idle:  # from now on, a thread that returns one sees the queue
                     return
                 continue
             now = PROCESS.read()
@@ -159,10 +159,10 @@ class ServerNode:
                 calls: list[ThreadCall] = []
                 while self._queue and len(calls) < self._options.max_batch:
                     call = self._queue.popleft()
-                    # Without a waiting caller, a check that is sent much later would be charged to another time.
+                    # Without a waiting caller, a check that is sent much later would be charged to another period.
                     if not call.is_done and (call.is_waited_for or now < call.deadline + GRACE_SECONDS):
                         calls.append(call)
-                        call.deadline += now - call.queued  # the queue has a time of its own
+                        call.deadline += now - call.queued  # the time in the queue counts separately
             if calls:
                 self._depart(InFlight(connection, calls, now))
             elif self._connections.give_back(connection) and self._queue:
@@ -180,7 +180,7 @@ class ServerNode:
             self._connections.discard(in_flight.connection)
             in_flight.fail(StoreUnavailable("the call to Redis broke off"))
             raise
-        with self._lock:  # no caller times out in between
+        with self._lock:  # so that no caller times out in between
             reader = next((call for call in in_flight.calls if call.is_waited_for and not call.is_done), None)
             if reader is not None:
                 reader.in_flight = in_flight
@@ -190,7 +190,7 @@ class ServerNode:
             reader.wake()
 
     def _read(self, call: ThreadCall, in_flight: InFlight, until: float) -> None:
-        """Read replies for all who wait for them. A thread that runs out of time leaves the rest to another."""
+        """Read replies for all waiting threads. A thread that times out leaves the rest to another."""
         call.in_flight = None
         call.heed()
         now = PROCESS.read()
@@ -206,9 +206,9 @@ class ServerNode:
             self._end(in_flight)
 
     def _interrupt(self, call: ThreadCall, in_flight: InFlight, error: Exception) -> None:
-        """Deal with a thread that has not read all replies."""
+        """Handle a thread that stopped before it read all replies."""
         if isinstance(error, RedisTimeout):
-            if PROCESS.read() < call.deadline:  # the wait was for a part of its time
+            if PROCESS.read() < call.deadline:  # it waited only for a part of its time
                 call.in_flight = in_flight
             else:
                 self._listen(in_flight.began)
@@ -217,7 +217,7 @@ class ServerNode:
             self._break_off(in_flight, error)
 
     def _read_late(self, in_flight: InFlight) -> None:
-        """Wait for replies that are late, in a thread of its own."""
+        """Wait for late replies in a separate thread."""
         timeout = self._options.timeout
         try:
             try:
@@ -231,7 +231,7 @@ class ServerNode:
             self._end(in_flight)
 
     def _end(self, in_flight: InFlight) -> None:
-        """Give the connection back: all replies are there."""
+        """Return the connection: all replies have arrived."""
         self.breaker.hear(PROCESS.now(in_flight.connection.used))
         if self._connections.give_back(in_flight.connection) and self._queue:
             self._serve()
@@ -246,7 +246,7 @@ class ServerNode:
         """Fail all calls of a connection that failed."""
         self._connections.discard(in_flight.connection)
         known = fault(error, self._options.timeout)
-        if not isinstance(error, RedisTimeout):  # of which `_listen` knows
+        if not isinstance(error, RedisTimeout):  # `_listen` handles that
             self._note_failure(in_flight.began, in_flight.calls[0].began, known)
         if self._observer is not None:
             for call in in_flight.calls:
@@ -256,7 +256,7 @@ class ServerNode:
         self._serve()
 
     def _give_up(self, call: ThreadCall) -> None:
-        """A thread's time is up: raise that, unless there are news right now."""
+        """Raise the timeout of a thread, unless something has just happened."""
         known = fault(TimeoutError(), self._options.timeout)
         if self._connections.opening_since is not None:
             self._listen(self._connections.opening_since)
@@ -270,7 +270,7 @@ class ServerNode:
             raise known
 
     def _owe(self, call: ThreadCall) -> None:
-        """Have a check charged whose thread does not wait any more."""
+        """Charge a check whose thread no longer waits."""
         owed = ThreadCall(call.commands, call.deadline, call.groups)
         owed.is_waited_for, owed.queued = False, PROCESS.read()
         with self._lock:
@@ -280,7 +280,7 @@ class ServerNode:
         self._serve()
 
     def _leave_to_others(self, call: ThreadCall, error: StoreError) -> bool:
-        """End a call without waiting callers. Return whether its outcome is unknown."""
+        """End a call that no caller waits for. Return whether its outcome is unknown."""
         with self._lock:
             with suppress(ValueError):
                 self._queue.remove(call)
@@ -294,13 +294,13 @@ class ServerNode:
     # Health
 
     def _may_wait(self, now: float) -> bool:
-        """Begin a probe if one is due. Return whether callers may wait for its answer."""
+        """Start a probe if one is due. Return whether callers may wait for its answer."""
         if self.breaker.begin_probe(now):
             self._connections.open(self._on_connection)
         return self.breaker.may_wait(now)
 
     def _listen(self, began: float) -> None:
-        """Open the breaker if nothing was heard since then for the whole timeout."""
+        """Open the breaker if nothing was heard since `began` for the whole timeout."""
         now, timeout = PROCESS.read(), self._options.timeout
         if self.breaker.state == "closed" and self.breaker.is_silent(now, began, timeout):
             self.breaker.open(now, str(fault(TimeoutError(), timeout)))
@@ -308,7 +308,7 @@ class ServerNode:
             self._turn_away(now)
 
     def _note_failure(self, began: float, since: float, known: StoreError) -> None:
-        """Tell the breaker; if it is news, doubt other connections as well."""
+        """Report a failure to the breaker. If it is new evidence, suspect other connections too."""
         now = PROCESS.read()
         if self.breaker.fail(now, began, str(known)):
             self._connections.doubt(since)
@@ -316,7 +316,7 @@ class ServerNode:
             self._turn_away(now)
 
     def _turn_away(self, now: float) -> None:
-        """Refuse those who have queued, unless they may wait for a probe."""
+        """Refuse queued calls, unless they may wait for a probe."""
         if not self._may_wait(now):
             self._refuse_queue(circuit_open_error(self.name, self.breaker.why))
 
@@ -329,12 +329,12 @@ class ServerNode:
                 call.fail(error)
 
     def _on_connection(self, opened: ThreadConnection | Exception) -> None:
-        """Take a new connection into use, or note that it could not be opened."""
+        """Take a new connection into use, or handle the error if it could not be opened."""
         if isinstance(opened, Exception):
             self._refuse_opening(opened)
             return
         now = PROCESS.read()
-        if self._connections.open_count == 1:  # this one: nothing of those who have queued was under way before
+        if self._connections.open_count == 1:  # just this one: no queued call was in progress before
             with self._lock:
                 for call in tuple(self._queue):
                     call.deadline, call.queued = max(call.deadline, now + self._options.timeout), now
@@ -346,7 +346,7 @@ class ServerNode:
             self._serve()
 
     def _refuse_opening(self, error: Exception) -> None:
-        """Note that a connection could not be opened."""
+        """Handle the failure to open a connection."""
         known = fault(error, self._options.timeout, sent=False)
         self._connections.enough_until = monotonic() + self._options.probe_every
         self._note_failure(float("inf"), monotonic(), known)

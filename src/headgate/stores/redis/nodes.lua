@@ -1,18 +1,18 @@
--- Which nodes of a limiter are alive. Read and written by nodes.py.
+-- The live nodes of a limiter. Called by nodes.py.
 --
 -- KEYS
---   nodes    a sorted set: their ids, by when they are given up
+--   nodes    a sorted set: their ids, scored by the time at which they count as dead
 -- ARGV
 --   now      microseconds, or empty: the server's own time
---   id       of the node that asks
---   ttl      microseconds until it is given up, if it is not heard of again; 0: it leaves
--- Replies how many there are, and how many of them have a smaller id.
+--   id       of the calling node
+--   ttl      microseconds until the node counts as dead without another heartbeat; 0: it leaves
+-- Replies the number of live nodes, and how many of them have a smaller id.
 local call, format = redis.call, string.format
 local nodes, id, ttl = KEYS[1], ARGV[2], tonumber(ARGV[3])
 local slack = 1000 -- milliseconds
 local now = tonumber(ARGV[1])
 if now then
-  slack = 3600000 -- a clock of the caller's own may run slower than ours, by which keys expire
+  slack = 3600000 -- the caller's clock may run slower than Redis's, by which keys expire
 else
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]

@@ -1,4 +1,4 @@
-"""Which nodes of a limiter are alive: the command, and what its reply means. Pure; no I/O."""
+"""The live nodes of a limiter: the command, and its reply. Pure; no I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headgate.stores.redis import script
 
 
 def encode_heartbeat(name: str, node: str, ttl_us: int, now_us: int | None, prefix: str) -> script.Command:
-    """`nodes.lua` documents the arguments and the reply."""
+    """Return the command for a heartbeat. `nodes.lua` documents the arguments and the reply."""
     key = f"{prefix}:nodes:{{{escape(name)}}}"
     return ("EVALSHA", script.digest_of("nodes"), 1, key, "" if now_us is None else now_us, node, ttl_us)
 

@@ -1,7 +1,7 @@
-"""What a Redis store does besides deciding requests, as steps. No I/O.
+"""Operations of a Redis store other than deciding requests, as steps. No I/O.
 
-Stores for threads and for asyncio inherit it: `_run` takes the steps, and returns what came of them or something to
-await for it.
+The stores for threads and for asyncio inherit it: `_run` takes the steps, and returns their result or an awaitable of
+it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-SCANNED: Final = 1_000  # keys that a server looks at in one call
+SCANNED: Final = 1_000  # keys that a server scans in one call
 
 
 class ScanCursor(NamedTuple):
-    """How far the keys of a store were looked through: one server after the other."""
+    """The position of a scan through a store's keys, one server after the other."""
 
-    slot: int  # by which the server is found
+    slot: int  # a slot of the current server
     at: bytes  # that server's own cursor
 
 
 class RedisOperations:
-    """Refunds, resets, reservations, heartbeats and pages. `slotted`: slots matter, as they do on a cluster."""
+    """Refunds, resets, reservations, heartbeats and pages. `slotted`: slots matter, as on a cluster."""
 
     def __init__(self, encoder: Encoder, denials: DenialCache, now_us: Callable[[], int | None], *, slotted: bool):
         self.denials = denials
@@ -45,34 +45,34 @@ class RedisOperations:
         self._slotted = slotted
 
     def _run(self, steps: Steps[Any]) -> Any:
-        """Take steps, and return what came of them; or something to await for it."""
+        """Take steps, and return their result, or an awaitable of it."""
         raise NotImplementedError
 
     def _slot_elsewhere(self, slot: int) -> int | None:
-        """The next slot that another server serves, which serves none of those before; None: there is none."""
+        """Return the first later slot whose server serves no earlier slot; None if there is none."""
         raise NotImplementedError
 
     def refund(self, charges: Sequence[Charge]) -> Any:
-        """Undo charges that earlier checks made."""
+        """Undo charges of earlier checks."""
         return self._run(self._refund(charges))
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> Any:
-        """Forget the state of checks' keys, and the violations and blocks of clients."""
+        """Delete the state of checks' keys, and the violations and blocks of clients."""
         return self._run(self._reset(checks, clients))
 
     def clear_some(self, cursor: ScanCursor | None = None) -> Any:
-        """Forget some of the keys under the store's prefix, on all servers. Return where to go on; None: at the end."""
+        """Delete some of the keys under the store's prefix, on all servers. Return the next cursor; None at the end."""
         return self._run(self._clear_some(cursor or ScanCursor(0, b"0")))
 
     def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> Any:
-        """Keep the record of a reservation."""
+        """Store the record of a reservation."""
         command = reservations.encode_hold(reservation_id, record, ttl_us, self._now_us(), self._prefix)
         return self._run(self._reserve(command, lambda _: None))
 
     def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Any:
-        """Charge a reservation and keep its record in one step: an answer, or None on a cluster.
+        """Charge a reservation and store its record in one step. Returns the answer; None on a cluster.
 
-        There, the record and the limits are in different slots, and a script may touch keys of one slot only.
+        There, the record and the limits are in different slots, and a script may only touch keys of one slot.
         """
         return self._run(self._charge_reservation(reservation_id, pending, ttl_us))
 
@@ -88,28 +88,28 @@ class RedisOperations:
         return self._run(self._reserve(command, decode))
 
     def expire(self) -> Any:
-        """Take out reservations that have expired."""
+        """Take out expired reservations."""
         decode: Callable[[Any], Expired] = reservations.decode_expire
         return self._run(self._reserve(reservations.encode_expire(self._now_us(), self._prefix), decode))
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Any:
-        """Undo charges, and charge checks whether they fit or not. Returns how much of each refund was given back."""
+        """Undo charges, and charge checks even if they do not fit. Returns how much of each refund was given back."""
         return self._run(self._adjust(refunds, surcharges))
 
     def release_slots(self, held: Sequence[Check]) -> Any:
-        """Give back the slot of each check; return whether it was held."""
+        """Release the slot of each check. Return whether it was held."""
         return self._run(self._each_slot(concurrency.RELEASE, held))
 
     def renew_slots(self, held: Sequence[Check]) -> Any:
-        """Have the slot of each check expire its time to live from now; return whether it was held."""
+        """Extend the slot of each check to its time to live from now. Return whether it was held."""
         return self._run(self._each_slot(concurrency.RENEW, held))
 
     def record_heartbeat(self, name: str, node: str, ttl_us: int) -> Any:
-        """Say that a node is alive."""
+        """Record the heartbeat of a node."""
         return self._run(self._record_heartbeat(name, node, ttl_us))
 
     def counts(self, checks: Sequence[Check]) -> Any:
-        """Return what the keys of checks have counted."""
+        """Return the counts of checks' keys."""
         encode: Callable[[Sequence[Check]], script.Command] = lambda some: ledger.encode_counts(some, self._prefix)  # noqa: E731
         steps: Steps[list[Counted | None]] = self._each(checks, slot_of_check, encode, ledger.decode_counts)
         return self._run(steps)
@@ -119,11 +119,11 @@ class RedisOperations:
         return self._run(self._read(names))
 
     def swap(self, swaps: Sequence[Swap]) -> Any:
-        """Write each of these pages if it still says what it said before; return whether it did."""
+        """Write each page that has not changed since it was read. Return whether it was written."""
         return self._run(self._swap(swaps))
 
     def _refund(self, charges: Sequence[Charge]) -> Steps[None]:
-        by_mark: dict[tuple[int, int, str], list[Charge]] = {}  # by hash slot, reservation and slot of concurrency
+        by_mark: dict[tuple[int, int, str], list[Charge]] = {}  # by hash slot, reservation and concurrency slot
         for slot, some in self._by_slot(charges, lambda charge: slot_of_check(charge.check)):
             for charge in some:
                 by_mark.setdefault((slot, charge.check.reservation, charge.check.slot), []).append(charge)
@@ -234,7 +234,7 @@ class RedisOperations:
         encode: Callable[[Sequence[T]], script.Command],
         decode: Callable[[Sequence[T], Any], list[U]],
     ) -> Steps[list[U]]:
-        """Return an answer to each of several things, in their order. Raises the first `StoreError`."""
+        """Return an answer for each item, in order. Raises the first `StoreError`."""
         places = range(len(things))
         by_slot = list(self._by_slot(places, lambda place: slot_of_thing(things[place])))
         some = [[things[place] for place in those] for _, those in by_slot]
@@ -246,7 +246,7 @@ class RedisOperations:
         return [found[place] for place in places]
 
     def _by_slot(self, things: Sequence[T], slot_of_thing: Callable[[T], int]) -> Iterator[tuple[int, Sequence[T]]]:
-        """Yield things in their order, those of one slot together."""
+        """Yield items in order, those of one slot together."""
         if not self._slotted:
             if things:
                 yield 0, things
@@ -258,7 +258,7 @@ class RedisOperations:
 
 
 def _slot_of_found(key: bytes) -> int:
-    """The slot of a key that a server has named: all of it counts where it has no tag, as one of others may."""
+    """Return the slot of a key from a server. The whole key counts if it has no tag, as another program's may."""
     text = key.decode("utf-8", "surrogateescape")
     return slot_of_key(text) if re.search(r"\{[^}]+\}", text) else slot_of_tag(text)
 

@@ -1,4 +1,4 @@
-"""How to reach Redis: what a store's URL says, and our own options in it."""
+"""How to reach Redis: parses a store's URL, and Headgate's own options in it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headgate.stores.redis.faults import Address
 from headgate.stores.redis.tls import Tls
 from headgate.stores.url_parts import parts_of, read_prefix
 
-OWN: Final = ("timeout", "connect_timeout", "max_batch", "max_in_flight", "probe_every", "remember")  # numbers
+OWN: Final = ("timeout", "connect_timeout", "max_batch", "max_in_flight", "probe_every", "remember")  # numeric options
 WHOLE: Final = ("max_batch", "max_in_flight")
-# Of redis-py's connections: how long to wait is `timeout`'s matter, nothing is sent twice, and the rest are no texts.
+# Options of redis-py's connections: `timeout` replaces timeouts, nothing is sent twice, and the rest are not strings.
 REFUSED: Final = ("socket_timeout", "socket_connect_timeout", "retry", "retry_on_timeout", "retry_on_error")
 SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password", "sentinel_ssl")
 PORTS: Final = {"sentinel": 26379, "cluster": 6379}
@@ -25,19 +25,19 @@ TopologyName = Literal["single", "sentinel", "cluster"]
 
 
 class RedisOptions(NamedTuple):
-    """Our own options. They are written into the URL: `redis://localhost:6379/0?timeout=0.2`."""
+    """Headgate's own options. They are part of the URL: `redis://localhost:6379/0?timeout=0.2`."""
 
     timeout: float = 0.2  # seconds that a check may take
-    connect_timeout: float = 2.0  # seconds that connecting, TLS and greetings may take, and a late reply
-    max_batch: int = 128  # groups in one script call: one call holds up Redis for well under a millisecond
-    max_in_flight: int = 4  # calls, and so connections, at a time to each server
-    probe_every: float = PROBE_SECONDS  # how often a server that fails is tried, at most
-    remember: float | None = None  # seconds for which a refusal is given again without a call, at most; None: one
-    prefix: str = DEFAULT_PREFIX  # what every key and channel begins with
+    connect_timeout: float = 2.0  # seconds for connecting, TLS and greetings, and for a late reply
+    max_batch: int = 128  # groups in one script call: one call blocks Redis for well under a millisecond
+    max_in_flight: int = 4  # calls, and so connections, at a time per server
+    probe_every: float = PROBE_SECONDS  # the shortest interval between probes of a server that fails
+    remember: float | None = None  # seconds for which a refusal is repeated without a call, at most; None: one
+    prefix: str = DEFAULT_PREFIX  # the prefix of every key and channel
 
     @property
     def patience(self) -> float:
-        """Seconds after which a connection is given up that is not there yet, or on which no reply comes."""
+        """Seconds after which an attempt to connect, or a connection without a reply, is given up."""
         return max(self.timeout, self.connect_timeout)
 
     def remember_us(self, *, own_time: bool) -> int:
@@ -50,12 +50,12 @@ class ConnectionParams(NamedTuple):
     """How to connect to a server."""
 
     kind: type[Any] | None  # redis-py's connection class, if it is not the plain one
-    arguments: dict[str, Any]  # of that class
+    arguments: dict[str, Any]  # arguments of that class
     tls: Tls | None = None
 
     @property
     def name(self) -> str:
-        """The server, for people: host:port, or the path of its socket."""
+        """The server's name for messages: host:port, or the path of its socket."""
         path = self.arguments.get("path")
         return path or f"{self.arguments.get('host', 'localhost')}:{self.arguments.get('port', 6379)}"
 
@@ -65,18 +65,18 @@ class ConnectionParams(NamedTuple):
 
 
 class StoreTarget(NamedTuple):
-    """What a URL names: a server, or several and who knows them."""
+    """The target of a URL: one server, or several and the servers that know them."""
 
     options: RedisOptions
-    params: ConnectionParams  # to the server; of several, without saying which
+    params: ConnectionParams  # for the server; if there are several, without its address
     topology: TopologyName = "single"
     seeds: tuple[Address, ...] = ()  # servers to ask
-    seed_params: ConnectionParams | None = None  # and how
-    service: str = ""  # what to ask Sentinel for
+    seed_params: ConnectionParams | None = None  # and how to connect to them
+    service: str = ""  # the service's name in Sentinel
 
 
 def read_url(url: str) -> StoreTarget:
-    """What a URL of a store says. Raises `ValueError` on anything that it does not know."""
+    """Parse the URL of a store. Raises `ValueError` on anything unknown."""
     parts = parts_of(url)
     scheme, _, topology = parts.scheme.partition("+")
     own: dict[str, Any] = {}
@@ -96,7 +96,7 @@ def read_url(url: str) -> StoreTarget:
     options = RedisOptions(**own)
     if not topology:
         number = parts.path.strip("/")
-        if scheme != "unix" and number and not (number.isascii() and number.isdecimal()):  # redis-py would take 0
+        if scheme != "unix" and number and not (number.isascii() and number.isdecimal()):  # redis-py would use 0
             told = "the database must be a number, as in redis://localhost:6379/0"
             raise ValueError(f"store URL: {told}, got {number!r}")
         return StoreTarget(options, _params(parts._replace(query=urlencode(others)), options))
@@ -127,15 +127,15 @@ def _params(parts: SplitResult, options: RedisOptions) -> ConnectionParams:
     try:
         arguments = dict(parse_url(whole))  # type: ignore[no-untyped-call]
     except ValueError as error:
-        what = "the port must be a number" if str(error).startswith("Port ") else error  # which may be a password
+        what = "the port must be a number" if str(error).startswith("Port ") else error  # it may be a password
         raise ValueError(f"store URL: {what}") from None
     arguments.setdefault("protocol", 2)
     arguments.setdefault("client_name", "headgate")
     arguments["socket_connect_timeout"] = options.connect_timeout
     kind = arguments.pop("connection_class", None)
     try:
-        (kind or Connection)(**arguments)  # connects to nothing yet
-    except (TypeError, RedisError) as error:  # else the first check would find out
+        (kind or Connection)(**arguments)  # does not connect yet
+    except (TypeError, RedisError) as error:  # else the first check would fail
         raise ValueError(f"store URL: unknown option: {error}") from error
     return _tls_params(kind, arguments)
 
@@ -145,7 +145,7 @@ def _tls_params(kind: type[Any] | None, arguments: dict[str, Any]) -> Connection
 
 
 def _sentinel_params(params: ConnectionParams, given: dict[str, str]) -> ConnectionParams:
-    """How to connect to a Sentinel: as to a server, except for user, password and database; TLS as the options say."""
+    """Return how to connect to a Sentinel: as to a server, except for user, password, database and TLS options."""
     own = ("username", "password", "db")
     arguments = {name: value for name, value in params.arguments.items() if name not in own}
     for name in ("username", "password"):
@@ -162,7 +162,7 @@ def _sentinel_params(params: ConnectionParams, given: dict[str, str]) -> Connect
 
 
 def _address(text: str, port: int) -> Address:
-    """A host with or without a port. Raises `ValueError`."""
+    """Parse a host with or without a port. Raises `ValueError`."""
     parts = urlsplit(f"//{text}")
     try:
         host, number = parts.hostname, parts.port

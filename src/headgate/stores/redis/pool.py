@@ -1,6 +1,6 @@
-"""Connections of threads to one server: those that are idle, and the one that is being opened.
+"""Connections to one server, for threads: the idle ones, and the one that is being opened.
 
-They are opened one at a time, in the background, and within a budget of their own. It knows nothing of calls.
+They are opened one at a time, in the background, with their own time limit. The pool knows nothing of calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headgate.stores.redis.options import ConnectionParams, RedisOptions
 
 NEVER: Final = float("-inf")
 
-Opened = Callable[[ThreadConnection | Exception], None]  # a new connection, which it gives back, or why there is none
+Opened = Callable[[ThreadConnection | Exception], None]  # gets a connection to give back, or the error
 
 
 class ConnectionPool:
@@ -29,26 +29,26 @@ class ConnectionPool:
         self.idle: list[ThreadConnection] = []
         self.open_count = 0  # connections, idle and in use
         self.opening_since: float | None = None  # by the process clock
-        self.enough_until = NEVER  # no more connections are opened beside those that are open, by time.monotonic
+        self.enough_until = NEVER  # no more connections are opened besides those that are open, by time.monotonic
         self._params = params
         self._options = options
         self._breaker = breaker
-        self._lock = Lock()  # never held while anything is waited for
-        self._closed = 0  # how often
+        self._lock = Lock()  # never held while waiting
+        self._closed = 0  # number of `close` calls
 
     def take(self) -> ThreadConnection | None:
         """Return the idle connection that was used last, so that superfluous ones stay idle."""
         while True:
             try:
                 connection = self.idle.pop()
-            except IndexError:  # none left; append and pop are atomic, and another thread may be faster
+            except IndexError:  # none left: another thread was faster
                 return None
             if connection.is_good():
                 return connection
             self.discard(connection)
 
     def give_back(self, connection: ThreadConnection) -> bool:
-        """Return whether the connection is idle now, for others to take: else the pool was closed meanwhile."""
+        """Make the connection idle. Return False, and close it, if the pool was closed in the meantime."""
         if connection.generation != self._closed:
             self.discard(connection)
             return False
@@ -73,7 +73,7 @@ class ConnectionPool:
         self.idle += good
 
     def close(self) -> None:
-        """Close idle connections; those in use are closed when they are given back."""
+        """Close idle connections; those in use are closed when they are returned."""
         with self._lock:
             self._closed += 1
         self.doubt(float("inf"))
@@ -100,7 +100,7 @@ class ConnectionPool:
         try:
             deadline = PROCESS.read() + self._options.patience
             connection = ThreadConnection(self._params, self._options.timeout, deadline, PROCESS.read)
-        except (*FAULTS, ValueError) as error:  # the latter: of a host name that is none
+        except (*FAULTS, ValueError) as error:  # ValueError: an invalid host name
             with self._lock:
                 self.open_count -= 1
                 self.opening_since = None
@@ -111,7 +111,7 @@ class ConnectionPool:
 
 
 def run_in_thread(work: Callable[..., None], *arguments: Any) -> None:
-    """Have something done in a thread of its own; here, where there can be no more threads."""
+    """Run a function in a new thread; if no thread can start, run it here."""
     try:
         Thread(target=work, args=arguments, name="headgate-redis", daemon=True).start()
     except RuntimeError:

@@ -1,6 +1,6 @@
 """Programs on Redis: a plan as a command template, filled with keys and costs. Pure; no I/O.
 
-`compile` of the stores for threads and for asyncio makes programs of what is here.
+`compile` of the stores for threads and for asyncio makes programs from this module.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Requests = Sequence[tuple[Subjects, Costs]]
 class PlanBatch(NamedTuple):
     """Requests of one plan that are decided together."""
 
-    decided: list[Decision | StoreError | None]  # by place; None: not yet
-    places: list[int]  # of those to be sent
+    decided: list[Decision | StoreError | None]  # by index; None: not decided yet
+    places: list[int]  # indexes of requests to send
     sent: list[EncodedRequest]
 
 
 class PlanProgram:
-    """Encodes requests of one plan, and makes decisions of what Redis replies. Decisions are about `told`."""
+    """Encodes requests of one plan, and turns Redis's replies into decisions. Decisions show the plan `told`."""
 
     def __init__(
         self, plan: Plan, encoder: Encoder, denials: DenialCache, states: WarningStates | None, told: Plan
@@ -51,7 +51,7 @@ class PlanProgram:
         self._remembers = not (plan.slots or any(limit.leased for limit in plan.limits))
         self._enforced = [FIGURES * at for at, limit in enumerate(plan.limits) if limit.enforced]
         self._known = Reading(told, states)
-        self._unread = Reading(told, states, outcomes_of)  # of figures as they are replied
+        self._unread = Reading(told, states, outcomes_of)  # for figures as they are in replies
 
     def known_denial(self, keys: tuple[str, ...], subjects: Subjects, costs: Costs) -> Decision | None:
         """Return the decision on a request that is known to be denied."""
@@ -74,7 +74,7 @@ class PlanProgram:
         asked_us: int,
         epoch: int,
     ) -> Decision:
-        """Return the decision on a request of `template`. A denial is remembered, as of when it was asked."""
+        """Return the decision on a request of `template`. Remembers a denial, as of the time of the request."""
         allowed = True
         for at in self._enforced:
             if figures[at]:
@@ -87,7 +87,7 @@ class PlanProgram:
         return decision
 
     def batch(self, requests: Requests) -> PlanBatch:
-        """Return requests that are decided together: those known to be denied, and those to be sent."""
+        """Divide requests into those known to be denied and those to be sent."""
         batch = PlanBatch([None] * len(requests), [], [])
         for at, (subjects, costs) in enumerate(requests):
             keys = self.keys(subjects)
@@ -108,8 +108,8 @@ class PlanProgram:
         asked_us: int,
         epoch: int,
     ) -> None:
-        """Put what was answered to requests of a batch, from `start` on, to their places."""
-        if isinstance(answer, StoreError):  # what is behind them was not sent
+        """Store the answers to requests of a batch, from `start` on, at their indexes."""
+        if isinstance(answer, StoreError):  # later requests were not sent
             for at in batch.places[start:]:
                 batch.decided[at] = answer
             return
@@ -119,7 +119,7 @@ class PlanProgram:
             batch.decided[at] = self.decision(now_us, figures, keys, subjects, costs, asked_us, epoch)
 
     def encode(self, subjects: Subjects, costs: Costs, peek: bool, extras: Extras | None) -> Encoded:
-        """Return a request that is a peek, or has extras."""
+        """Encode a request that is a peek or has extras."""
         names, keys, arguments = self._encoder.fragments(self._rules, peek, extras or _NO_EXTRAS)
         template = self._encoder.template(self._limits, peek=peek, fragments=names)
         return Encoded(template, EncodedRequest((*keys, *self.keys(subjects)), costs, tuple(arguments)))
@@ -127,7 +127,7 @@ class PlanProgram:
     def read(
         self, template: CommandTemplate, figures: Figures, subjects: Subjects, costs: Costs, extras: Extras | None
     ) -> Decision:
-        """Return the decision on such a request. Raises `IdempotencyConflict`."""
+        """Return the decision on a request that is a peek or has extras. Raises `IdempotencyConflict`."""
         result = template.read(*figures)
         if result is None:
             assert extras is not None
@@ -140,7 +140,7 @@ _NO_EXTRAS = Extras()
 
 
 def _keys_of(plan: Plan, prefix: str) -> Callable[[Subjects], tuple[str, ...]]:
-    """Return the function from the subjects of a request to the keys of its limits."""
+    """Return the function that maps the subjects of a request to the keys of its limits."""
     halves = [tuple(f"{prefix}:{limit.key_template}".split("*", 1)) for limit in plan.limits]
     if len(halves) == 1:
         ((head, tail),) = halves

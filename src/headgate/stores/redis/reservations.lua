@@ -1,9 +1,9 @@
--- What is kept of reservations. Twin of ../reservations.py.
+-- Records of reservations. Twin of ../memory/reservations.py.
 --
 -- KEYS
---   open     a sorted set: ids of those to be settled, by when they expire
---   late     a sorted set: ids of those that have expired, by when they are forgotten
---   records  a hash: what was recorded, by id
+--   open     a sorted set: ids of reservations to be settled, scored by expiry
+--   late     a sorted set: ids of expired reservations, scored by the time of deletion
+--   records  a hash: the records by id
 -- ARGV
 --   now      microseconds, or empty: the server's own time
 --   verb     hold: id, record, time to live    replies nothing
@@ -11,7 +11,7 @@
 --            claim: id                         replies record and status (0 open, 1 overdue, 2 late), or nothing
 --            expire                            replies the time until the next expires (-1: none), and records
 --
--- Times are in microseconds. The keys live as long as the reservation that lives longest.
+-- Times are in microseconds. The keys live as long as the longest-lived reservation.
 local LATE = 3600000000
 local AT_ONCE = 100
 local call, format = redis.call, string.format
@@ -19,7 +19,7 @@ local open, late, records = KEYS[1], KEYS[2], KEYS[3]
 local slack = 1000 -- milliseconds
 local now = tonumber(ARGV[1])
 if now then
-  slack = 3600000 -- a clock of the caller's own may run slower than ours, by which keys expire
+  slack = 3600000 -- the caller's clock may run slower than Redis's, by which keys expire
 else
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
@@ -33,7 +33,7 @@ for i = 1, #forgotten do
   call('HDEL', records, forgotten[i])
 end
 
--- See to it that all three live for so long at least.
+-- Makes all three keys live at least this long.
 local function prolong(us)
   local ttl = math.ceil(us / 1000) + slack
   for i = 1, 3 do

@@ -1,4 +1,4 @@
-"""Reservations on Redis: the commands, and what their replies mean. Pure; no I/O.
+"""Reservations on Redis: the commands, and their replies. Pure; no I/O.
 
 `reservations.lua` and `adjust.lua` document the arguments and replies.
 """
@@ -14,7 +14,7 @@ from headgate.core.check import Charge, Check
 from headgate.core.reservation import Claim, Expired, Record, Status
 from headgate.stores.redis import script
 
-# One hash tag, and so one slot, for all: they are looked after together.
+# All have one hash tag, and so one slot: scripts use them together.
 KEYS: Final = ("{reservations}:open", "{reservations}:late", "{reservations}:records")
 
 
@@ -25,7 +25,7 @@ def encode_hold(name: str, record: str, ttl_us: int, now_us: int | None, prefix:
 def encode_reserve(
     check: script.Command, pending: Record, name: str, ttl_us: int, now_us: int | None, prefix: str
 ) -> script.Command:
-    """The command that decides as `check` does and keeps the record of what was charged. It replies as `check` does."""
+    """Return the command that decides and replies like `check`, and stores the record of the charge."""
     keep = encode_hold(name, pending.encode(), ttl_us, now_us, prefix)
     keys, arguments = _parts(check)
     kept_keys, kept_arguments = _parts(keep)
@@ -59,7 +59,7 @@ def decode_expire(reply: Sequence[Any]) -> Expired:
 def encode_adjust(
     refunds: Sequence[Charge], surcharges: Sequence[Check], now_us: int | None, prefix: str
 ) -> script.Command:
-    """The command that undoes `refunds`, and charges `surcharges` whether they fit or not."""
+    """Return the command that undoes `refunds`, and charges `surcharges` even if they do not fit."""
     keys: list[script.Argument] = []
     arguments: list[script.Argument] = ["" if now_us is None else now_us]
     for check, at_us, reset_us in (*refunds, *(Charge(check, -1) for check in surcharges)):
@@ -86,7 +86,7 @@ def _adjust_digest(algorithms: tuple[str, ...]) -> str:
 
 @cache
 def _reserve_digest(check: str) -> str:
-    """Return the digest of reserve.lua around the script of this digest."""
+    """Return the digest of reserve.lua around the script with this digest."""
     parts = [("check", script.text(check)), ("keep", script.source("reservations"))]
     functions = [f"local function {name}(KEYS, ARGV)\n{text}\nend" for name, text in parts]
     return script.register("\n".join((*functions, script.source("reserve"))))

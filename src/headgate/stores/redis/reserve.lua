@@ -1,13 +1,13 @@
--- Decides a request and keeps the record of what it charged, in one atomic step. Assembled behind two functions of KEYS
--- and ARGV: `check`, the script that decides requests, and `keep`, which is reservations.lua; see reservations.py.
+-- Decides a request and stores the record of its charge, in one atomic step. Appended to two functions of KEYS and
+-- ARGV: `check`, the script that decides requests, and `keep`, which is reservations.lua; see reservations.py.
 --
 -- KEYS: those of the check, then those of reservations.lua
 -- ARGV:
---   keys, arguments   how many of each are the check's
---   first             the place of the first limit's wait in the check's reply
+--   keys, arguments   how many of each belong to the check
+--   first             the index of the first limit's wait in the check's reply
 --   enforced          a character per limit: 1 if it is enforced, else 0
 --   then the check's arguments, and those of reservations.lua with the verb hold
--- Reply: the check's. If every enforced limit has room, the record is kept, with the time and all figures behind it.
+-- Reply: the check's. If every enforced limit has room, the record is stored, followed by the time and all figures.
 
 local function part(list, first, last)
   local some = {}

@@ -1,4 +1,4 @@
-"""Lua scripts: assembled from the algorithms' twins, and known to Redis by their digests. Pure; no I/O."""
+"""Lua scripts: assembled from the algorithms' twins, and identified in Redis by their digests. Pure; no I/O."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from headgate.core.quota import BUCKETS
 Argument = str | bytes | int
 Command = tuple[Argument, ...]
 
-# Of check.lua, the innermost first.
+# Of check.lua, innermost first.
 FRAGMENTS: Final = ("undo", "penalty", "undo_once", "idempotency", "reservation", "slot")
-_PLACE: Final = "-- FRAGMENTS\n"  # in check.lua
+_PLACE: Final = "-- FRAGMENTS\n"  # placeholder in check.lua
 
 _sources: dict[str, str] = {}  # by digest
 
@@ -26,7 +26,7 @@ _sources: dict[str, str] = {}  # by digest
 def check_digest(algorithms: tuple[str, ...], fragments: tuple[str, ...]) -> str:
     """Return the digest of check.lua with the twins of these algorithms and these fragments.
 
-    A script runs from the top at every call, so it holds nothing that the call does not need.
+    A script runs from the top at every call, so it contains nothing that the call does not need.
     """
     shared = ["prelude"]
     if any(name in BUCKETS for name in algorithms):
@@ -49,7 +49,7 @@ def source(name: str) -> str:
 
 
 def register(text: str) -> str:
-    """Return the digest of a script; `text` finds it again."""
+    """Register a script and return its digest; `text` returns the script by its digest."""
     digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
     _sources[digest] = text
     return digest
@@ -63,11 +63,11 @@ def whole(command: Command) -> Command:
 
 
 def text(digest: str) -> str:
-    """Return the text of a script that was registered."""
+    """Return the text of a registered script."""
     return _sources[digest]
 
 
 def encode_command(command: Command) -> bytes:
-    """Return a command as it goes over the wire."""
+    """Return the bytes of a command as they are sent."""
     result: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub knows tuples of one
     return result

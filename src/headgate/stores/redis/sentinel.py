@@ -1,4 +1,4 @@
-"""What Sentinels say about a master, and which server to believe in. Pure; no I/O."""
+"""What Sentinels report about a master, and which server to trust. Pure; no I/O."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Final, NamedTuple
 from headgate.errors import StoreUnavailable
 from headgate.stores.redis.faults import Address
 
-# Messages after which the master may be another: a replica was chosen, told to become the master, seen to be one,
-# and announced. From the second on, the old master's writes are lost, though it goes on accepting them.
+# Messages after which the master may change: a replica was chosen, told to become the master, seen to be one, and
+# announced. From the second message on, the old master still accepts writes, but they are lost.
 CHANNELS: Final = ("+selected-slave", "+failover-state-wait-promotion", "+promoted-slave", "+switch-master")
-# Sentinels tell one another of a failover every two seconds. One that has not heard of it yet is not believed.
+# Sentinels tell one another about a failover every two seconds. A Sentinel that missed it is not trusted.
 SETTLE_SECONDS: Final = 6.0
 
 
 class NoMaster(StoreUnavailable):
-    """None of the servers that the Sentinels name is a master. Servers that are not `named` must not be used."""
+    """No server that the Sentinels name is a master. Servers that are not `named` must not be used."""
 
     def __init__(self, message: str, named: Sequence[Address]) -> None:
         super().__init__(message, sent=False)
@@ -24,26 +24,26 @@ class NoMaster(StoreUnavailable):
 
 
 class SentinelReport(NamedTuple):
-    """What one Sentinel says about a service."""
+    """One Sentinel's report on a service."""
 
-    epoch: int  # of the last failover that it knows about
+    epoch: int  # of the last failover that it knows
     master: Address
-    promoted: Address | None = None  # the replica that takes over, while a failover is under way
+    promoted: Address | None = None  # the replica that takes over, during a failover
 
 
 class Candidates:
-    """Names the servers that may be the master, by what all Sentinels say.
+    """Ranks the servers that may be the master, by the reports of all Sentinels.
 
-    The latest epoch counts: a Sentinel that missed a failover names a server that was replaced. Within that, a replica
-    that is being promoted comes first, because its Sentinel goes on naming the old master for up to a second.
+    The latest epoch counts: a Sentinel that missed a failover names a server that was replaced. Within an epoch, a
+    replica that is being promoted comes first, because its Sentinel keeps naming the old master for up to a second.
     """
 
     def __init__(self) -> None:
-        self._epoch = 0  # the latest that was reported
-        self._heard_at = float("-inf")  # when it was reported last
+        self._epoch = 0  # the latest reported
+        self._heard_at = float("-inf")  # when it was last reported
 
     def rank(self, reports: Sequence[SentinelReport], now: float) -> list[Address]:
-        """Return the candidates, the best first; none if all reports are older than one a few seconds ago."""
+        """Return the candidates, best first; none if all reports are older than one from a few seconds ago."""
         epoch = max(report.epoch for report in reports)
         if epoch < self._epoch and now < self._heard_at + SETTLE_SECONDS:
             return []
@@ -67,7 +67,7 @@ def is_about(message: Sequence[Any], service: str) -> bool:
 
 
 def _fields(reply: Any) -> dict[str, str]:
-    """A map of RESP3, or the same as a flat list."""
+    """Return the fields of a RESP3 map, or of a flat list."""
     pairs = reply.items() if isinstance(reply, Mapping) else zip(reply[::2], reply[1::2], strict=True)
     return {name.decode(): value.decode() for name, value in pairs}
 

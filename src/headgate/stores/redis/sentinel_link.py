@@ -1,6 +1,6 @@
-"""A connection to one Sentinel that stays open: it answers questions, and announces failovers.
+"""A connection to one Sentinel that stays open: it answers queries, and announces failovers.
 
-With RESP3, one connection does both; so a subscription that has fallen silent is noticed by the next question.
+With RESP3, one connection does both, so the next query notices a subscription that has fallen silent.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from headgate.stores.redis.connection import _INCOMPLETE, CHUNK, ThreadConnectio
 from headgate.stores.redis.options import ConnectionParams
 from headgate.stores.redis.sentinel import CHANNELS, SentinelReport, is_about, read_report
 
-RETRY_SECONDS: Final = (1.0, 8.0)  # between attempts to connect to one that is down: first, and at most
+RETRY_SECONDS: Final = (1.0, 8.0)  # between attempts to connect to a Sentinel that is down: first, and at most
 
 log = logging.getLogger("headgate")
 
 
 class SentinelLink:
-    """Raises redis-py's exceptions and OSError, and what makes no sense raises `LookupError` or `ValueError`: then,
-    `drop` it."""
+    """A link to one Sentinel. Raises redis-py's exceptions and OSError.
+
+    An invalid answer raises `LookupError` or `ValueError`. After any of these, call `drop`.
+    """
 
     def __init__(self, params: ConnectionParams, service: str, patience: float) -> None:
         self.name = params.name
         self.retry_at = float("-inf")
         self._params = params
         self._service = service
-        self._patience = patience  # seconds for an answer
+        self._patience = patience  # seconds to wait for an answer
         self._questions = b"".join(
             script.encode_command(("SENTINEL", question, service)) for question in ("MASTER", "REPLICAS")
         )
@@ -68,7 +70,7 @@ class SentinelLink:
                 )
 
     def ask(self) -> None:
-        """Send the questions; `answer` reads the replies."""
+        """Send the queries; `answer` reads the replies."""
         assert self._connection is not None
         self._connection.send(self._questions, monotonic() + self._patience)
 
@@ -87,7 +89,7 @@ class SentinelLink:
         return announced
 
     def drop(self) -> None:
-        """Close it after a failure, and leave it alone for a while."""
+        """Close it after a failure, and do not reconnect for a while."""
         self.close()
         self.retry_at = monotonic() + self._pause
         self._pause = min(2 * self._pause, RETRY_SECONDS[1])
@@ -110,14 +112,14 @@ class SentinelLink:
 
 
 class _SentinelConnection(ThreadConnection):
-    """A connection on which the server also speaks unasked."""
+    """A connection on which the server also sends messages on its own."""
 
     def fileno(self) -> int:
         number: int = self._socket.fileno()
         return number
 
     def take_replies(self) -> list[Any]:
-        """Return what has come in, without waiting."""
+        """Return the messages that have arrived, without waiting."""
         self._socket.settimeout(0)
         try:
             while received := self._socket.recv(CHUNK):

@@ -1,8 +1,8 @@
-"""How to decide requests on the servers that have their keys, slot by slot. Pure; no I/O.
+"""Plan how to decide requests on the servers that have their keys, slot by slot. Pure; no I/O.
 
-On a cluster a command names keys of one slot only. What is in one slot is decided in one atomic step, as on a single
-server. A request over several slots is charged slot by slot, in order; if one refuses or fails, those before it are
-undone. So it is never charged too little; for a moment it may be charged too much.
+On a cluster, a command can only name keys of one slot. Within one slot, a request is decided in one atomic step, as on
+a single server. A request with several slots is charged slot by slot, in order; if one refuses or fails, the charges
+before it are undone. So it is never charged too little, but for a moment it may be charged too much.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ BUSY_SECONDS: Final = 0.002  # between reads of an idempotency key that another 
 
 
 class SlotPart(NamedTuple):
-    """What of a group is in one slot."""
+    """The part of a group in one slot."""
 
     slot: int
-    places: tuple[int, ...]  # of its checks, in the group
+    places: tuple[int, ...]  # indexes of its checks in the group
     group: Group
 
 
 class SlotPlanner:
-    """Plans how groups are decided. `slotted`: slots matter, as they do on a cluster; else one server has all keys."""
+    """Plans how groups are decided. `slotted`: slots matter, as on a cluster; else one server has all keys."""
 
     def __init__(
         self, options: RedisOptions, encoder: Encoder, now_us: Callable[[], int | None], *, slotted: bool
@@ -53,10 +53,10 @@ class SlotPlanner:
         self._slotted = slotted
 
     def runs(self, groups: Sequence[Group]) -> Iterator[Sequence[Group]]:
-        """What can be decided at a time: one after the other, so that none overtakes the one before.
+        """Yield runs of groups that can be decided at the same time. Runs follow one another, so that order is kept.
 
-        Not more than `max_batch`; on a cluster, none whose slot a group over several slots has yet to get to, and no
-        idempotency key twice.
+        A run has at most `max_batch` groups. On a cluster, it contains no group in a slot that an earlier group over
+        several slots still has to reach, and no idempotency key twice.
         """
         size = self._options.max_batch
         if not self._slotted:
@@ -82,7 +82,7 @@ class SlotPlanner:
             yield run
 
     def decide(self, run: Sequence[Group]) -> Steps[list[Answer]]:
-        """Decide the groups of a run. A `StoreError` is the answer to each group that it met."""
+        """Decide the groups of a run. Each group that fails has its `StoreError` as the answer."""
         if self._slotted:
             return (yield from _together([self._decide(group) for group in run]))
         collector, encoded = Collector(), [self._encoder.group(group) for group in run]
@@ -94,12 +94,12 @@ class SlotPlanner:
         ]
 
     def rest(self, decided: Sequence[Answer], left: int) -> list[Answer]:
-        """Return the answers to groups of later runs, if they need not be sent: the one server has failed."""
+        """Return the answers to groups of later runs, if they need not be sent because the one server has failed."""
         return [decided[0]] * left if not self._slotted and are_faults(decided) else []
 
     def _parts(self, group: Group) -> list[SlotPart]:
-        """A group by slots. The client's slot comes first, with the penalty: a blocked client is not charged."""
-        if len(group.checks) == 1 and group.penalty is None:  # most of them
+        """Divide a group by slots. The client's slot comes first, with the penalty: a blocked client is not charged."""
+        if len(group.checks) == 1 and group.penalty is None:  # the common case
             return [SlotPart(slot_of_check(group.checks[0]), (0,), group)]
         places: dict[int, list[int]] = {}
         if group.penalty is not None:
@@ -131,7 +131,7 @@ class SlotPlanner:
         return _read(part.group, encoded.template, answer)
 
     def _decide_once(self, group: Group, plain: Group) -> Steps[Answer]:
-        """Claim the idempotency key, decide, and store the answer. A caller that finds it claimed waits for it."""
+        """Claim the idempotency key, decide, and store the answer; or wait for another caller that claimed it."""
         key = group.idempotency
         assert key is not None
         slot, token, timeout = slot_of(key.name), token_hex(8), self._options.timeout
@@ -152,11 +152,11 @@ class SlotPlanner:
         decided = yield from self._decide(plain)
         if isinstance(decided, Result):
             last = idempotency.encode_keep(key, token, decided, self._now_us(), self._encoder)
-        elif isinstance(decided, StoreUnavailable) and not decided.sent:  # nothing stands: it can be tried again
+        elif isinstance(decided, StoreUnavailable) and not decided.sent:  # nothing was charged, so it can be retried
             last = idempotency.encode_drop(key, token, self._now_us(), self._encoder)
         else:
             return decided
-        yield [SlotStep(slot, command=last, closing=True)]  # if it fails, a repetition is decided anew
+        yield [SlotStep(slot, command=last, closing=True)]  # if this fails, a repetition is decided again
         return decided
 
     def _decide_parts(self, group: Group, parts: list[SlotPart]) -> Steps[Answer]:
@@ -177,10 +177,10 @@ class SlotPlanner:
         return Result(decided[0].now_us, _merge(parts, decided))
 
     def _decide_with_receipts(self, group: Group, plain: Group) -> Steps[Answer]:
-        """Decide a group slot by slot. Each slot keeps the answer to its part in the same step as the charge.
+        """Decide a group slot by slot. Each slot stores the answer to its part in the same step as the charge.
 
-        So a part is charged once, and undone once, however often it is tried, even if a reply was lost. A part
-        that was undone refuses from then on.
+        So a part is charged once, and undone once, however often it is tried, even if a reply was lost. A part that was
+        undone always refuses after that.
         """
         parts = [_with_receipt(part, group.idempotency) for part in self._parts(plain)]
         decided: list[Result] = []
@@ -204,7 +204,7 @@ class SlotPlanner:
         return kind(decided[0].now_us, _merge(parts, decided))
 
     def _undo_once_steps(self, parts: list[SlotPart]) -> list[SlotStep]:
-        """Return steps that undo parts that have receipts, whether they were charged or not."""
+        """Return steps that undo parts with receipts, whether they were charged or not."""
         return [
             step_of(part.slot, self._encoder.undo_once(part.group), closing=True) for part in parts if part.group.checks
         ]
@@ -223,7 +223,7 @@ class SlotPlanner:
         return Result(looked[0].now_us, _merge(parts, looked))
 
     def _refuse(self, group: Group, parts: list[SlotPart], decided: list[Result]) -> Steps[Result]:
-        """The last part that was decided refuses: undo those before it, and see how the others stand."""
+        """Undo the parts before the last one, which refused, and read the state of the others."""
         refused = decided[-1]
         *before, _ = decided
         steps = self._undo_steps(parts, before)
@@ -242,7 +242,7 @@ class SlotPlanner:
         outcomes = _merge(parts, looked)
         block = refused.block
         check = binding(group.checks, outcomes)
-        if group.penalty is not None and before and check is not None:  # else the refusal was the client's own part's
+        if group.penalty is not None and before and check is not None:  # else the refusal was in the client's own slot
             slot = slot_of_client(group.penalty.client)
             violation = self._encoder.violation(group.penalty, check)
             (answer,) = yield [step_of(slot, violation, closing=True)]
@@ -251,7 +251,7 @@ class SlotPlanner:
         return Result(refused.now_us, outcomes, block)
 
     def _undo_steps(self, parts: list[SlotPart], decided: list[Result]) -> list[SlotStep]:
-        """Return steps that undo parts that were charged, and look at them then."""
+        """Return steps that undo parts that were charged, and then read their state."""
         steps = []
         for part, result in zip(parts, decided, strict=False):
             if part.group.idempotency is not None:
@@ -263,7 +263,7 @@ class SlotPlanner:
 
 
 def _with_receipt(part: SlotPart, key: Idempotency | None) -> SlotPart:
-    """A part whose answer is kept in its own slot."""
+    """Return a part whose answer is stored in its own slot."""
     assert key is not None
     group = part.group
     names = [check.key for check in group.checks]
@@ -274,7 +274,7 @@ def _with_receipt(part: SlotPart, key: Idempotency | None) -> SlotPart:
 
 
 def _together(plans: Sequence[Steps[Answer]]) -> Steps[list[Answer]]:
-    """Take the steps of several plans side by side: those of one slot and template at a time are one step."""
+    """Take the steps of several plans in parallel: simultaneous steps of one slot and template are merged."""
     results: dict[int, Answer] = {}
     wanted: dict[int, list[SlotStep]] = {}
 
@@ -289,7 +289,7 @@ def _together(plans: Sequence[Steps[Answer]]) -> Steps[list[Answer]]:
         advance(plan, None)
     while wanted:
         collector = Collector()
-        places: list[tuple[int, int, int | None]] = []  # of each step wanted: its plan, its step, and its place in that
+        places: list[tuple[int, int, int | None]] = []  # of each wanted step: its plan, its step, and its index there
         for plan, steps in wanted.items():
             for step in steps:
                 if step.command is None:
@@ -311,7 +311,7 @@ def _part_of(answer: list[Figures | StoreError] | StoreError, place: int) -> Fig
 
 
 def _read(group: Group, template: CommandTemplate, answer: Figures | StoreError) -> Answer:
-    """Return what the answer to the only request of a group means."""
+    """Return the answer to the only request of a group."""
     if isinstance(answer, StoreError):
         return answer
     result = template.read(*answer)
@@ -328,7 +328,7 @@ def _refuses(part: SlotPart, result: Result) -> bool:
 
 
 def _merge(parts: Sequence[SlotPart], results: Sequence[Result]) -> tuple[Outcome, ...]:
-    """The outcomes of parts in the order of the group. Each server reports its own time."""
+    """Return the outcomes of parts in the order of the group. Each server reports its own time."""
     outcomes: dict[int, Outcome] = {}
     now_us = results[0].now_us
     for part, result in zip(parts, results, strict=True):
@@ -338,7 +338,7 @@ def _merge(parts: Sequence[SlotPart], results: Sequence[Result]) -> tuple[Outcom
 
 
 def _charges_of(part: SlotPart, result: Result) -> list[tuple[int, int]]:
-    """Return when each check of a part was charged, and the reset that was answered then; -1 and 0: it was not."""
+    """Return the time of each charge of a part, and the reset that was returned; -1 and 0 if it was not charged."""
     return [
         (result.now_us, outcome.reset_us) if outcome.wait_us == 0 and check.cost else (-1, 0)
         for check, outcome in zip(part.group.checks, result.outcomes, strict=True)
@@ -348,19 +348,19 @@ def _charges_of(part: SlotPart, result: Result) -> list[tuple[int, int]]:
 def _result_of_part(
     part: SlotPart, template: CommandTemplate | None, answer: Figures | StoreError, known: Result | None
 ) -> Result:
-    """Return how a part stands whose group was refused in another slot; what is `known`, if the server did not say."""
+    """Return the state of a part whose group was refused in another slot; `known` if the server did not report it."""
     if not isinstance(answer, StoreError):
         assert template is not None
         looked = template.read(*answer)
         assert looked is not None
         return looked
-    if known is not None:  # it is not undone, perhaps
+    if known is not None:  # perhaps it was not undone
         return known
     return Result(0, tuple(Outcome(0, check.quota.capacity, 0) for check in part.group.checks))
 
 
 def _possibly_charged(error: StoreError) -> StoreError:
-    """Something was charged before, and undone if that could be done: it is not to be tried again."""
+    """Return an error that must not be retried: a part was charged before, and undone if possible."""
     again = StoreUnavailable(str(error)) if isinstance(error, StoreUnavailable) else error
     again.__cause__ = error.__cause__
     return again

@@ -1,4 +1,4 @@
-"""Which slot of a cluster a key is in. Pure; no I/O."""
+"""Compute the cluster slot of a key. Pure; no I/O."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SLOTS: Final = 16_384
 
 
 def slot_of_tag(tag: str) -> int:
-    """The slot of all keys with this hash tag."""
+    """Return the slot of all keys with this hash tag."""
     return crc_hqx(tag.encode("utf-8", "surrogateescape"), 0) % SLOTS
 
 
 def slot_of(name: str) -> int:
-    """The slot of all keys of a subject, a client's name or an idempotency key's: escaped, it is their hash tag."""
+    """Return the slot of all keys of a subject, client or idempotency key: escaped, its name is their hash tag."""
     return slot_of_tag(escape(name))
 
 
@@ -27,7 +27,7 @@ def slot_of_key(key: str) -> int:
 
 
 def slot_of_check(check: Check) -> int:
-    return slot_of(check.subject) if "{*}" in check.key_template else slot_of_key(check.key)  # the second: of a shard
+    return slot_of(check.subject) if "{*}" in check.key_template else slot_of_key(check.key)  # the latter for shards
 
 
 def slot_of_client(client: Client) -> int:

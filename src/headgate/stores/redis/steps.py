@@ -1,8 +1,7 @@
 """Steps: what to send to which slot, in which order. Pure; no I/O.
 
-What a store does is a generator of steps: it yields those that can be taken now, all of them in parallel, is sent the
-answer to each, and returns what came of it. Stores for threads and for asyncio differ in how they take a step, and in
-nothing else.
+An operation of a store is a generator of steps: it yields those that can be taken now, in parallel, is sent the answer
+to each, and returns the result. The stores for threads and for asyncio differ only in how they take a step.
 """
 
 from __future__ import annotations
@@ -16,20 +15,22 @@ from headgate.stores.redis.encoding import CommandTemplate, Encoded, EncodedRequ
 
 T = TypeVar("T")
 
-Figures = tuple[int, Sequence[Any]]  # of one request: when it was decided, and what the reply says of it
+Figures = tuple[int, Sequence[Any]]  # of one request: when it was decided, and its part of the reply
 
 
 class SlotStep(NamedTuple):
-    """Requests of one template to decide in one slot, in order; or a command. What fails is answered with the
-    `StoreError`; on a cluster, so may single requests be."""
+    """Requests of one template to decide in one slot, in order; or a command.
+
+    The answer to a failed step is its `StoreError`; on a cluster, so is that to a single failed request.
+    """
 
     slot: int
     template: CommandTemplate | None = None
     requests: Sequence[EncodedRequest] = ()
     command: script.Command | None = None
-    pause: float = 0.0  # seconds to wait before
-    closing: bool = False  # it undoes something: it is given some time even if the deadline is over
-    ordered: bool = False  # it comes after the steps before it: they have keys in common
+    pause: float = 0.0  # seconds to wait first
+    closing: bool = False  # it undoes something: it gets some time even after the deadline
+    ordered: bool = False  # it must follow earlier steps, because they have keys in common
 
 
 Steps = Generator[list[SlotStep], list[Any], T]
@@ -45,17 +46,17 @@ class Collector:
 
     def __init__(self) -> None:
         self.steps: list[SlotStep] = []
-        self._open: dict[tuple[int, CommandTemplate], int] = {}  # the step that takes more, by slot and template
+        self._open: dict[tuple[int, CommandTemplate], int] = {}  # the step to extend, by slot and template
         self._last: dict[str, int] = {}  # the last step that has a key
 
     def add(self, step: SlotStep) -> tuple[int, int]:
-        """Take a step of one request. Return which step it became a part of, and its place in it."""
+        """Add a step of one request. Return the index of the step that it became part of, and its index there."""
         template = step.template
         assert template is not None
         (request,) = step.requests
         at = self._open.get((step.slot, template))
         last = max([self._last.get(key, -1) for key in request.keys], default=-1)
-        if at is None or last > at:  # the second: something else is to be done with a key of it before
+        if at is None or last > at:  # last > at: another step uses one of its keys first
             at = self._open[step.slot, template] = len(self.steps)
             self.steps.append(step._replace(requests=[], ordered=last >= 0))
         for key in request.keys:
@@ -66,7 +67,7 @@ class Collector:
         return at, len(requests) - 1
 
     def add_command(self, step: SlotStep) -> int:
-        """Take a step that is a command: no request of its slot is moved across it. Return which step it is."""
+        """Add a step with a command: no request of its slot is moved across it. Return its index."""
         for slot, template in [known for known in self._open if known[0] == step.slot]:
             del self._open[slot, template]
         self.steps.append(step)
@@ -74,7 +75,7 @@ class Collector:
 
 
 def take_all(steps: Iterable[SlotStep]) -> Steps[None]:
-    """Take steps whose answers do not matter. Raises the first `StoreError`, when all others are done."""
+    """Take steps and ignore their answers. Raises the first `StoreError` after all others are done."""
     listed = list(steps)
     if listed:
         for answer in (yield listed):
@@ -88,7 +89,7 @@ def take_one(step: SlotStep) -> Steps[Any]:
 
 
 def unwrap(answer: Any) -> Any:
-    """Return the answer to a step. Raises it, if it is a `StoreError`."""
+    """Return the answer to a step. Raises it if it is a `StoreError`."""
     if isinstance(answer, StoreError):
         raise answer
     if isinstance(answer, list):
@@ -99,7 +100,7 @@ def unwrap(answer: Any) -> Any:
 
 
 def by_request(step: SlotStep, now_us: int, figures: Sequence[Any]) -> list[Figures]:
-    """Return the figures of a step's requests, each by itself. Raises `ValueError`."""
+    """Divide figures among a step's requests. Raises `ValueError`."""
     assert step.template is not None
     each, count = step.template.figures, len(step.requests)
     if len(figures) != each * count:

@@ -36,16 +36,16 @@ from headgate.stores.redis.topology import MAX_REDIRECTS, Topology
 
 T = TypeVar("T")
 
-TURN: Final = 0.001  # seconds for which one of several servers is waited for before the others are looked at
-CLOSING_SECONDS: Final = 0.005  # what undoes something is given so much at least
+TURN: Final = 0.001  # seconds to wait for one of several servers before checking the others
+CLOSING_SECONDS: Final = 0.005  # the least time for a step that undoes something
 
 
 class _PendingStep(NamedTuple):
-    """A step on its way to an answer."""
+    """A step that has no answer yet."""
 
-    place: int  # of the answer
+    place: int  # index of the answer
     step: SlotStep
-    part: int | None = None  # of the answer, which is a list: the step is one group of several
+    part: int | None = None  # index in the answer, which is a list: the step is one group of several
     node: ServerNode | None = None  # None: the server of its slot
     asking: bool = False
     redirects: int = 0
@@ -54,8 +54,8 @@ class _PendingStep(NamedTuple):
 class RedisStore(RedisOperations):
     """Keeps state in Redis or Valkey. Threads share a few connections to each server.
 
-    `clock` is for tests: given one, its time is sent along instead of using the server's. `observer` receives
-    every call.
+    `clock` is for tests: if it is set, its time is sent instead of using the server's clock. `observer` receives every
+    call.
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None, observer: StoreObserver | None = None) -> None:
@@ -69,9 +69,9 @@ class RedisStore(RedisOperations):
         super().__init__(Encoder(prefix), denials, self._now_us, slotted=self._slotted)
         self._planner = SlotPlanner(self._options, self._encoder, self._now_us, slotted=self._slotted)
         self._topology = Topology(self._make, self._drop)
-        self._heard = Condition()  # something was, of who serves what
+        self._heard = Condition()  # notified when the topology changes
         self._discovery: Discovery | None = None
-        self._only: ServerNode | None = None  # the server, if it is always the same
+        self._only: ServerNode | None = None  # the server, if there is only one
         if self._target.topology == "single":
             self._only = ServerNode(self._target.params, self._options, observer)
         else:
@@ -138,7 +138,7 @@ class RedisStore(RedisOperations):
         return check
 
     def _check_many(self, program: PlanProgram, requests: Requests) -> list[Decision | StoreError | None]:
-        """Decide requests of one plan in as few calls as there can be. One server has all of their keys."""
+        """Decide requests of one plan in as few calls as possible. One server has all of their keys."""
         batch, size, denials = program.batch(requests), self._options.max_batch, self.denials
         for start in range(0, len(batch.sent), size):  # one after the other: none may overtake the one before
             step = SlotStep(0, program.template, batch.sent[start : start + size])
@@ -153,7 +153,7 @@ class RedisStore(RedisOperations):
         return batch.decided
 
     def _ask(self, template: CommandTemplate, request: EncodedRequest, asked: float) -> Figures:
-        """Ask the server that has a request's keys, and follow redirects. Raises `StoreError`."""
+        """Call the server that has a request's keys, and follow redirects. Raises `StoreError`."""
         only, timeout = self._only, self._options.timeout
         deadline = PROCESS.now(asked) + timeout
         command = template.encode(request, None if self._clock is None else self._clock.now_us())
@@ -178,7 +178,7 @@ class RedisStore(RedisOperations):
             node.close()
 
     def reset_after_fork(self) -> None:
-        """In a forked child: connections are the parent's."""
+        """Reset in a forked child: the connections are the parent's."""
         self._heard = Condition()
         self._topology.reset_after_fork()
         for node in self._nodes():
@@ -199,7 +199,7 @@ class RedisStore(RedisOperations):
         return None if self._clock is None else self._clock.now_us()
 
     def _hear(self, found: Found) -> bool:
-        """Note what discovery has found, in its thread."""
+        """Record a result of discovery. Called in its thread."""
         with self._heard:
             if isinstance(found, StoreError):
                 self._topology.note_failure(found)
@@ -211,7 +211,7 @@ class RedisStore(RedisOperations):
     def _ask_owner(self, command: EncodedCommand, deadline: float) -> Any:
         """Return the reply of the server that has the first key, which may be an exception of redis-py.
 
-        None: nothing was executed, and it may be tried elsewhere. Raises `StoreError`.
+        Returns None if nothing was executed and it may be retried elsewhere. Raises `StoreError`.
         """
         assert self._discovery is not None
         node = self._topology.serving(slot_of_key(str(command.command[3])) if self._slotted else 0)
@@ -232,7 +232,7 @@ class RedisStore(RedisOperations):
         return self._topology.following(slot)
 
     def _run(self, steps: Steps[T]) -> T:
-        """Take steps, and return what comes of them."""
+        """Take steps, and return their result."""
         deadline = PROCESS.read() + self._options.timeout
         try:
             wanted = next(steps)
@@ -243,7 +243,7 @@ class RedisStore(RedisOperations):
             return result
 
     def _take_all(self, steps: list[SlotStep], deadline: float) -> list[Any]:
-        """The answers to steps, which are taken at the same time."""
+        """Take steps at the same time, and return their answers."""
         answers: list[Any] = [None] * len(steps)
         pending = [_PendingStep(place, step) for place, step in enumerate(steps)]
         if any(step.closing for step in steps):
@@ -257,7 +257,7 @@ class RedisStore(RedisOperations):
         return answers
 
     def _round(self, pending: list[_PendingStep], answers: list[Any], deadline: float) -> list[_PendingStep]:
-        """One call to each server that is concerned. Those that have to go elsewhere."""
+        """Make one call to each server involved. Return the steps that have to go to another server."""
         by_node: dict[ServerNode, list[_PendingStep]] = {}
         again: list[_PendingStep] = []
         for one_step in pending:
@@ -278,7 +278,7 @@ class RedisStore(RedisOperations):
             node, some, call = under_way.pop(0)
             replies: list[Any] = call.replies
             try:
-                # In turn for a moment each: while one server is waited for, others' connections are not held.
+                # In turn, briefly: while this thread waits for one server, it does not occupy the others' connections.
                 there = node.wait(call, min(call.deadline, PROCESS.read() + TURN) if under_way else call.deadline)
             except StoreError as error:
                 there, replies = True, [error] * len(some)
@@ -295,7 +295,7 @@ class RedisStore(RedisOperations):
         return step.command
 
     def _serving(self, slot: int, deadline: float) -> ServerNode | None:
-        """Who serves a slot. Waits for the first look."""
+        """Return the server of a slot. Waits for the first discovery."""
         node = self._topology.serving(slot)
         if node is None and self._discovery is not None:
             known = self._topology.generation
@@ -305,14 +305,14 @@ class RedisStore(RedisOperations):
         return node
 
     def _wait(self, known: int, deadline: float) -> None:
-        """Until something newer is heard."""
+        """Wait for a newer topology than generation `known`."""
         with self._heard:
             self._heard.wait_for(lambda: self._topology.generation > known, max(0.0, deadline - PROCESS.read()))
 
     def _settle(
         self, node: ServerNode, pending: list[_PendingStep], replies: list[Any], answers: list[Any], deadline: float
     ) -> list[_PendingStep]:
-        """Note the answers of one server's. Those that have to go elsewhere."""
+        """Record one server's answers. Return the steps that have to go to another server."""
         again: list[_PendingStep] = []
         for one_step, reply in zip(pending, replies, strict=True):
             step = one_step.step
@@ -339,7 +339,7 @@ class RedisStore(RedisOperations):
     def _elsewhere(
         self, node: ServerNode, one_step: _PendingStep, error: StoreError, deadline: float
     ) -> list[_PendingStep]:
-        """A step that was not executed, on its way to another server; none: there is none, or it may have been."""
+        """Return a step for another server; empty if there is none, or if the step may have been executed."""
         if self._discovery is None:
             return []
         taken = find_redirect(error, node.host)
@@ -369,11 +369,11 @@ class RedisStore(RedisOperations):
 
 
 def _fault_of(reply: Any, timeout: float) -> StoreError:
-    """What a reply means that is an error, or makes no sense."""
+    """Return the error for a reply that is an error or is invalid."""
     return fault(reply if isinstance(reply, Exception) else ValueError(f"a reply of {reply!r:.100}"), timeout)
 
 
 def _apart(one_step: _PendingStep) -> Iterator[_PendingStep]:
-    """Yield each request of a step by itself: they need not be where the others are."""
+    """Yield each request of a step separately: they may be on different servers."""
     for part, request in enumerate(one_step.step.requests):
         yield one_step._replace(step=one_step.step._replace(requests=(request,)), part=part)

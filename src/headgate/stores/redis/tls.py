@@ -1,7 +1,7 @@
-"""TLS to a server: a context that is made once, and again when its files have changed.
+"""TLS to a server: a context that is created once, and again when its files have changed.
 
-redis-py makes one for each connection, and reads all certificates that the system trusts for it: that takes as long
-as a check may.
+redis-py creates one for each connection and reads all certificates that the system trusts, which takes as long as a
+check may.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ log = logging.getLogger("headgate")
 
 
 class Tls:
-    """What the options of redis-py's connections say of TLS. Raises `ValueError` when they are no good to begin with;
-    later, what was good stays in use."""
+    """The TLS settings from the options of redis-py's connections.
+
+    Raises `ValueError` if they are invalid at first. If they become invalid later, the last valid ones stay in use.
+    """
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         given = {name.removeprefix("ssl_"): value for name, value in arguments.items() if name.startswith("ssl_")}
-        # As redis-py's connections have it:
+        # The defaults of redis-py's connections:
         self._options: dict[str, Any] = {"cert_reqs": "required", "check_hostname": True} | given
         self._paths = [Path(arguments[name]) for name in FILES if arguments.get(name)]
         self._fingerprint = self._look()
@@ -40,13 +42,13 @@ class Tls:
             raise ValueError(f"store URL: TLS: {self._what(error)}") from error
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection."""
+        """Return the context for the next connection."""
         fingerprint = self._look()
         if fingerprint != self._fingerprint:
             self._fingerprint = fingerprint
             try:
                 self._context = self._make()
-            except (OSError, ValueError) as error:  # half of them are replaced, maybe: another look will follow that
+            except (OSError, ValueError) as error:  # perhaps files are still being replaced
                 log.warning("TLS to Redis: keeping the current certificates: %s", self._what(error))
         return self._context
 
@@ -64,7 +66,7 @@ class Tls:
 
 
 class TlsConnection(SSLConnection):
-    """A connection of a thread's, whose handshake is over by a deadline as well."""
+    """A connection for threads whose handshake also has a deadline."""
 
     def __init__(self, tls: Tls, deadline: float, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -73,5 +75,5 @@ class TlsConnection(SSLConnection):
 
     def _wrap_socket_with_ssl(self, sock: Any) -> ssl.SSLSocket:
         context = self._tls.context()
-        sock.settimeout(max(SHORTEST, self._deadline - monotonic()))  # that of the handshake as a whole
+        sock.settimeout(max(SHORTEST, self._deadline - monotonic()))  # for the handshake as a whole
         return context.wrap_socket(sock, server_hostname=self.host)

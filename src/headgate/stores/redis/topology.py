@@ -1,4 +1,4 @@
-"""Who serves what: one server everything, or each server of a cluster its slots. No I/O of its own."""
+"""Topology: one server that serves everything, or the slots of each server of a cluster. No I/O."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from headgate.stores.breaker import Breaker
 from headgate.stores.redis.faults import Address, Owners, Redirect
 from headgate.stores.redis.sentinel import NoMaster
 
-MAX_REDIRECTS: Final = 8  # of one call, until it is given up: those who send each other callers do not agree
-GONE_SECONDS: Final = 10.0  # after which a server that serves nothing is forgotten
+MAX_REDIRECTS: Final = 8  # per call: beyond this, servers do not agree on the owner
+GONE_SECONDS: Final = 10.0  # after which a server that serves nothing is dropped
 
 
 RECENT_SECONDS: Final = 1.0  # for which callers wait for the end of an outage
 
 
 class ClusterOutage:
-    """Whether an outage of a whole cluster is recent: then it is worth waiting for its end, within one's deadline.
+    """Whether an outage of a whole cluster is recent: then callers wait for its end, within their deadlines.
 
-    With `cluster-require-full-coverage yes`, every server refuses all keys from when one is given up until its replica
-    has taken over. That is usually brief; if not, callers should not wait.
+    With `cluster-require-full-coverage yes`, every server refuses all keys while a failed server's slots have no owner,
+    until a replica takes over. That is usually brief; if not, callers should not wait.
     """
 
     def __init__(self) -> None:
         self._began = self._seen = float("-inf")
 
     def is_recent(self, now: float) -> bool:
-        """Return whether to wait, now that a server says that the cluster is down."""
+        """Return whether to wait, after a server reported that the cluster is down."""
         if now - self._seen > RECENT_SECONDS:
             self._began = now
         self._seen = now
@@ -38,43 +38,43 @@ class ClusterOutage:
 
 
 class AnyNode(Protocol):
-    """What both kinds of nodes have."""
+    """The interface of both kinds of nodes."""
 
     name: str
     host: str
     breaker: Breaker
 
     def retire(self) -> None:
-        """Refuse those who have not been sent yet: another server is the master now."""
+        """Refuse calls that have not been sent yet: another server is now the master."""
 
 
 N = TypeVar("N", bound=AnyNode)
 
 
 class Topology(Generic[N]):
-    """What is known of a set of servers. `make` makes the node of an address; `drop` is given those no more used."""
+    """The known servers of a store. `make` creates the node of an address; `drop` gets unused nodes."""
 
     def __init__(self, make: Callable[[Address], N], drop: Callable[[N], None]) -> None:
         self.generation = 0  # number of topology updates, including "unknown"
-        self.error: StoreError | None = None  # what came of the last look, if nothing did
+        self.error: StoreError | None = None  # the error of the last discovery, if it failed
         self._lock = RLock()
         self._make = make
         self._drop = drop
-        self.owners: list[N] = []  # by slot; just one: it serves all; none: unknown so far
+        self.owners: list[N] = []  # by slot; a single one serves all slots; empty: unknown so far
         self._nodes: dict[Address, N] = {}
-        self._idle_since: dict[Address, float] = {}  # those who serve nothing
+        self._idle_since: dict[Address, float] = {}  # servers that serve nothing
         self.outage = ClusterOutage()
-        self._inherited: list[N] = []  # the owners before a fork or a close, until the first look
+        self._inherited: list[N] = []  # the owners before a fork or a close, until the first discovery
 
     def serving(self, slot: int) -> N | None:
-        """Who serves a slot; None when that is not known."""
+        """Return the server of a slot; None if it is unknown."""
         owners = self.owners
         if len(owners) > 1:
             return owners[slot]
         return owners[0] if owners else None
 
     def following(self, slot: int) -> int | None:
-        """The first slot after this one that a server serves which serves none of those before; None: there is none."""
+        """Return the first later slot whose server serves no earlier slot; None if there is none."""
         owners = self.owners
         seen = set(map(id, owners[: slot + 1]))
         return next((later for later in range(slot + 1, len(owners)) if id(owners[later]) not in seen), None)
@@ -85,12 +85,12 @@ class Topology(Generic[N]):
             return list(self._nodes.values())
 
     def candidates(self) -> list[Address]:
-        """Servers that may be asked who serves what: first those who are well."""
+        """Return servers that can be asked for the topology, healthy ones first."""
         with self._lock:
             return sorted(self._nodes, key=lambda address: self._nodes[address].breaker.state != "closed")
 
     def set_owners(self, owners: Owners) -> None:
-        """A look was successful: who serves which slots."""
+        """Record a successful discovery: the owners of all slots."""
         with self._lock:
             nodes: list[N] = []
             for count, address in owners:
@@ -121,7 +121,7 @@ class Topology(Generic[N]):
             self._inherited, self.owners = self.owners or self._inherited, []
 
     def at(self, address: Address) -> N:
-        """The node of an address."""
+        """Return the node of an address."""
         with self._lock:
             node = self._nodes.get(address)
             if node is None:
@@ -129,7 +129,7 @@ class Topology(Generic[N]):
             return node
 
     def follow(self, slot: int, redirect: Redirect) -> N | None:
-        """Return the server that another has named instead of itself; None: it has named none."""
+        """Return the server that another server named instead of itself; None if it named none."""
         if redirect.address is None:
             return None
         node = self.at(redirect.address)
@@ -150,7 +150,7 @@ class Topology(Generic[N]):
         self.forget()
 
     def _retire(self) -> None:
-        """Send callers away from servers that are no longer the master. In a cluster, servers do that themselves."""
+        """Send callers away from servers that are no longer the master. A cluster's servers do that themselves."""
         if len(self.owners) <= 1:
             for node in self._nodes.values():
                 if node not in self.owners:
