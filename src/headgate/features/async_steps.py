@@ -1,4 +1,4 @@
-"""Runs steps: a generator that yields groups for a store, and is sent its answers or thrown its error."""
+"""Runs steps: a generator that yields groups for a store, and receives its answers or its error."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Steps = Generator[list[Group], Sequence[Answer], T]
 
 
 async def run_async(steps: Steps[T], check: Callable[[Sequence[Group]], Awaitable[Sequence[Answer]]]) -> T:
-    """Take steps, asking the store in between, and return what comes of them."""
+    """Take steps, calling the store in between, and return their result."""
     try:
         groups = next(steps)
         while True:
             try:
                 answers = await check(groups)
-            except BaseException as error:  # noqa: BLE001 - it is for the steps to handle
+            except BaseException as error:  # noqa: BLE001 - the steps handle it
                 groups = steps.throw(error)
             else:
                 groups = steps.send(answers)

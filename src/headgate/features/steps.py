@@ -1,5 +1,5 @@
 # Generated from async_steps.py by scripts/generate-sync: edit that file, and run `make generate`.
-"""Runs steps: a generator that yields groups for a store, and is sent its answers or thrown its error."""
+"""Runs steps: a generator that yields groups for a store, and receives its answers or its error."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Steps = Generator[list[Group], Sequence[Answer], T]
 
 
 def run(steps: Steps[T], check: Callable[[Sequence[Group]], Sequence[Answer]]) -> T:
-    """Take steps, asking the store in between, and return what comes of them."""
+    """Take steps, calling the store in between, and return their result."""
     try:
         groups = next(steps)
         while True:
             try:
                 answers = check(groups)
-            except BaseException as error:  # noqa: BLE001 - it is for the steps to handle
+            except BaseException as error:  # noqa: BLE001 - the steps handle it
                 groups = steps.throw(error)
             else:
                 groups = steps.send(answers)

@@ -1,5 +1,5 @@
-"""Leases: slices of a key's quota that were charged to the store beforehand, and are spent here.
+"""Leases: slices of a key's quota that are charged to the store in advance and spent in this process.
 
-`leases` decides from what is held, and does no I/O. `leasing` does the I/O that it asks for, and `worker` fetches
+`leases` decides from the tokens that are held, and does no I/O. `leasing` does the I/O for it, and `worker` fetches
 slices in the background.
 """

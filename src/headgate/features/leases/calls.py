@@ -13,14 +13,14 @@ from headgate.features.leases.lease import Lease, Taken
 
 
 class Decided(NamedTuple):
-    """The answers to several groups, in order; and whether the store was called, and answered."""
+    """The answers to several groups, in order, and whether the store was called and answered."""
 
     answers: list[Answer]
     answered: bool
 
     @classmethod
     def of(cls, answers: Sequence[Answer]) -> Decided:
-        """Wrap the answers of a store. A store with several servers may have errors among them."""
+        """Wrap the answers of a store. If a store has several servers, some answers may be errors."""
         return cls(list(answers), not any(isinstance(answer, StoreError) for answer in answers))
 
 
@@ -38,7 +38,7 @@ class LeasedCheck(NamedTuple):
 
 
 class LeasedGroup(NamedTuple):
-    """A group under way: the group sent to the store, if any, and the part of each check; None: it is not leased."""
+    """A group in progress: the part sent to the store, if any, and the leased part of each check; None: not leased."""
 
     group: Group
     sent: Group | None
@@ -46,7 +46,7 @@ class LeasedGroup(NamedTuple):
 
 
 class Locked:
-    """Holds a lock, which is a queue of one token."""
+    """Holds a lock, which is a queue with one token."""
 
     __slots__ = ("_lock",)
 

@@ -1,6 +1,6 @@
-"""The leases of one node, by key: made on demand, ended when unused, forgotten to make room for others.
+"""The leases of one node, by key: created on demand, ended when unused, and dropped to make room for others.
 
-No I/O and no lock of its own: `Leases` holds its lock while anything changes but `note_check` times.
+No I/O and no lock: `Leases` holds its lock during all changes except to the times of `note_check`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ class LeaseTable:
     def __init__(self, max_keys: int, counts: LeaseCounts) -> None:
         self.max_keys = max_keys
         self.keys = 0
-        self.held: dict[Lease, None] = {}  # that have tokens, or had some at the last tick
+        self.held: dict[Lease, None] = {}  # with tokens now or at the last tick
         self._counts = counts
         self._spaces: dict[str, dict[str, Lease]] = {}
-        self._full_until_us = 0  # no room is looked for before
+        self._full_until_us = 0  # do not look for room before this
         self._sighted_us: dict[tuple[str, str], int] = {}  # times of the last checks of keys without a lease
 
     @property
     def outstanding(self) -> int:
-        """Tokens that are held."""
+        """The tokens that are held."""
         return sum(lease.held for lease in self.held)
 
     def of(self, key_template: str) -> dict[str, Lease]:
@@ -38,7 +38,7 @@ class LeaseTable:
         return self._spaces.get(check.key_template, {}).get(check.subject)
 
     def find_or_add(self, check: Check, at_us: int) -> Lease | None:
-        """Return the lease of a key, made if there is demand for it; None if there is not, or no room for another."""
+        """Return the lease of a key, created if there is demand for it; None if there is no demand, or no room."""
         table = self._spaces.get(check.key_template)
         if table is None:
             table = self._spaces[check.key_template] = {}
@@ -50,14 +50,14 @@ class LeaseTable:
                 return None
             lease = table[check.subject] = Lease(check, at_us)
             self.keys += 1
-        elif lease.quota != check.quota:  # the rule was changed
+        elif lease.quota != check.quota:  # the rule has changed
             lease.gone = True
             lease.end()
             lease = table[check.subject] = Lease(check, at_us)
         return lease
 
     def note_check(self, key: tuple[str, str], at_us: int) -> bool:
-        """Note a check of a key. Returns whether there was one in the last second. Most keys need no more than this."""
+        """Record a check of a key. Return whether there was another in the last second."""
         sighted = self._sighted_us
         before_us = sighted.get(key)
         if before_us is None and len(sighted) >= self.max_keys:
@@ -72,10 +72,10 @@ class LeaseTable:
             self._counts.stranded += sum(count for _, count in taken)
         elif taken:
             lease.put_back(taken)
-            self.held[lease] = None  # for it to be looked at
+            self.held[lease] = None  # so that the next tick sees it
 
     def tick(self, at_us: int) -> list[Charge]:
-        """End slices that are unused, or whose time is up. Returns the charges to refund."""
+        """End slices that are unused or have expired. Return the charges to refund."""
         charges: list[Charge] = []
         for lease in list(self.held):
             lease.tick(at_us)
@@ -85,7 +85,7 @@ class LeaseTable:
         return charges
 
     def end(self, at_us: int) -> list[Charge]:
-        """End all leases. Returns the charges to refund."""
+        """End all leases. Return the charges to refund."""
         charges: list[Charge] = []
         for lease in self.held:
             lease.end()
@@ -94,7 +94,7 @@ class LeaseTable:
         return charges
 
     def remove(self, checks: Sequence[Check]) -> None:
-        """Drop the leases of these checks, and give nothing back."""
+        """Drop the leases of these checks, without refunds."""
         for check in checks:
             lease = self._spaces.get(check.key_template, {}).pop(check.subject, None)
             if lease is not None:
@@ -102,7 +102,7 @@ class LeaseTable:
                 self._drop(lease)
 
     def clear(self) -> None:
-        """Drop all leases, and give nothing back."""
+        """Drop all leases, without refunds."""
         for table in self._spaces.values():
             for lease in table.values():
                 self._drop(lease)
@@ -110,13 +110,13 @@ class LeaseTable:
         self.keys = 0
 
     def forget_all(self) -> None:
-        """In a forked child: drop all leases, and those of changed rules that have tokens to give back."""
+        """Drop everything in a forked child, including leases of changed rules with tokens to return."""
         self.clear()
         self.held.clear()
         self._sighted_us.clear()
 
     def _make_room(self, at_us: int) -> bool:
-        """Forget keys that hold nothing. Usually finds some, because leases are released within a second."""
+        """Drop keys that hold nothing. Usually finds some, because leases are released within a second."""
         if at_us < self._full_until_us:
             return False
         for table in self._spaces.values():
@@ -134,7 +134,7 @@ class LeaseTable:
         return charges
 
     def _drop(self, lease: Lease) -> None:
-        """Take all tokens out of a lease, and give none of them back. Other threads may be reading the lease."""
+        """Take all tokens out of a lease, without refunds. Other threads may be reading the lease."""
         lease.gone = True
         lease.end()
         self._counts.stranded += sum(count for _, count in lease.leftover)

@@ -1,11 +1,11 @@
-"""Leases: decide groups from the tokens that are held, and say what to send to the store for the rest.
+"""Leases: decide groups from the tokens that are held, and yield what to send to the store for the rest.
 
-It does no I/O. `decide` and `fetch` are generators: they yield groups for the store, and are sent its answers, or
-thrown its error. `notify` calls their driver back when there is work in the background: to run `fetch`, and to run
-`tend` every `TICK_US` while anything is held.
+It does no I/O. `decide` and `fetch` are generators: they yield groups for the store, and receive its answers or its
+error. `notify` tells their driver about work in the background: to run `fetch`, and to run `tend` every `TICK_US` while
+any tokens are held.
 
-Every admitted request was charged to the store before. Tokens lost by a crash or a failed refund were charged and not
-used: too little is admitted then, and never too much. A slice whose answer was lost is fetched again (lost.py).
+Every admitted request was charged to the store in advance. Tokens lost by a crash or a failed refund were charged but
+not used: then too little is admitted, never too much. A slice whose answer was lost is fetched again (lost_slices.py).
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ from headgate.features.leases.payment import GroupPayment
 from headgate.features.leases.status import LeaseCounts, LeaseStatus
 from headgate.stores.program import Program
 
-Ask = Callable[[Lease | None, tuple[str, ...], tuple[int, ...], int], Any]  # of lease, request, and the time
+Ask = Callable[[Lease | None, tuple[str, ...], tuple[int, ...], int], Any]  # gets lease, request and time
 Steps = Generator[list[Group], Sequence[Answer], Any]
 
-MAX_KEYS: Final = 16_384  # that are remembered
+MAX_KEYS: Final = 16_384  # to remember
 TICK_US: Final = 100_000
 
 
 class Leases:
-    """The leases of one node, safe to share between threads. `now_us` is a clock that only goes forward: the machine's,
-    unless another is given."""
+    """The leases of one node, safe to share between threads.
+
+    `now_us` is a clock that only goes forward: by default, the machine's.
+    """
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class Leases:
         self._own_now_us = now_us
         self._now_us = now_us or (lambda: monotonic_ns() // 1_000)
         self._notify = notify
-        self._lock: SimpleQueue[None] = SimpleQueue()  # with one token in it: quicker than a threading.Lock
+        self._lock: SimpleQueue[None] = SimpleQueue()  # contains one token: faster than threading.Lock
         self._lock.put(None)
         self._locked = Locked(self._lock)
         self._counts = LeaseCounts()
@@ -62,7 +64,7 @@ class Leases:
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to fetch, to hold or to give back."""
+        """Whether there is anything to fetch, to hold or to return."""
         return bool(self._table.held or self._wanted or self._lost)
 
     @property
@@ -99,7 +101,7 @@ class Leases:
                     return grouped(subjects, costs)
                 return ask(None, subjects, costs, at_us)
             refusal, alone = None, False
-            acquire()  # with try and finally, as a with statement takes longer
+            acquire()  # try and finally, because a with statement takes longer
             try:
                 piece = lease.slice
                 left = piece.left - cost
@@ -130,7 +132,7 @@ class Leases:
         return check
 
     def take_decision(self, lease: Lease | None, decision: Decision, cost: int, sent_us: int) -> Decision:
-        """The store has decided a single check. Returns what to say."""
+        """Record the store's decision on a single check. Return the decision for the caller."""
         if lease is None:
             with self._locked:
                 self._counts.checks += 1
@@ -145,7 +147,7 @@ class Leases:
             if told.wait_us == 0:
                 return decision
             at_us = self._now_us()
-            part = LeasedCheck(lease, lease.take(cost, at_us), cost)  # a slice may have come meanwhile
+            part = LeasedCheck(lease, lease.take(cost, at_us), cost)  # a slice may have arrived in the meantime
             if part.paid:
                 told, now_us = lease.outcome(at_us), lease.now_us(at_us)
             else:
@@ -156,7 +158,7 @@ class Leases:
     def decide(self, groups: Sequence[Group], leased: frozenset[str], *, inline: bool) -> Steps:
         """Decide groups; `leased` are the ids of leased rules. Returns `Decided`.
 
-        With `inline`, the same call to the store fetches wanted slices; otherwise `fetch` does that later.
+        With `inline`, the same call to the store fetches wanted slices; otherwise `fetch` does it later.
         """
         at_us = self._now_us()
         with self._locked:
@@ -174,7 +176,7 @@ class Leases:
         if asks:
             answers = yield from self._ask(asks, wanted, at_us, counts=counts)
         given = iter(answers)
-        since = {fetch.lease for fetch in wanted}  # of which there is later news than what was asked for at once
+        since = {fetch.lease for fetch in wanted}  # leases with newer data than the direct answer
         pay = self._payment
         with self._locked:
             decided = [
@@ -186,7 +188,7 @@ class Leases:
         return Decided(decided, bool(asks) and not any(isinstance(one, StoreError) for one in answers))
 
     def fetch(self) -> Steps:
-        """Ask the store for the slices that are wanted."""
+        """Fetch the wanted slices from the store."""
         with self._locked:
             wanted = [fetch for fetch in self._wanted if not fetch.lease.gone]
             self._wanted = []
@@ -202,7 +204,7 @@ class Leases:
             yield from self._ask([], lost, at_us)
 
     def tend(self) -> list[Charge]:
-        """End slices that are unused, or whose time is up: run every `TICK_US`. Returns the charges to refund.
+        """End slices that are unused or have expired. Run it every `TICK_US`. Returns the charges to refund.
 
         The next `fetch` repeats the calls for slices whose answer was lost.
         """
@@ -219,7 +221,7 @@ class Leases:
         return charges
 
     def end(self) -> list[Charge]:
-        """End all leases: this node takes its leave. Returns what the store has to take back."""
+        """End all leases, because this node stops. Return the charges to refund."""
         at_us = self._now_us()
         with self._locked:
             charges = self._table.end(at_us)
@@ -227,7 +229,7 @@ class Leases:
         return charges
 
     def note_return(self, charges: Sequence[Charge], error: StoreError | None = None) -> None:
-        """The store has taken these back; with an error, it has not."""
+        """Record that the store has refunded these charges; with an error, that it has not."""
         tokens = sum(charge.check.cost for charge in charges)
         with self._locked:
             self._counts.calls += may_have_done(error)
@@ -237,18 +239,18 @@ class Leases:
                 self._counts.stranded += tokens
 
     def forget(self, checks: Sequence[Check]) -> None:
-        """Drop the leases of these: the store has reset them, and with them the charges of their slices."""
+        """Drop the leases of these checks: the store has reset them, and the charges of their slices."""
         with self._locked:
             self._table.remove(checks)
 
     def drop_all(self) -> None:
-        """Drop all leases: the store has forgotten everything, and with it the charges of their slices."""
+        """Drop all leases: the store was cleared, including the charges of their slices."""
         with self._locked:
             self._table.clear()
 
     def forget_all(self) -> None:
-        """In a forked child: what is held is the parent's to spend."""
-        if self._lock.empty():  # held by a thread of the parent's
+        """Reset in a forked child: the tokens belong to the parent."""
+        if self._lock.empty():  # a thread of the parent holds it
             self._lock.put(None)
         self._table.forget_all()
         self._wanted = []
@@ -263,9 +265,9 @@ class Leases:
     def _ask(
         self, asks: list[Group], wanted: list[Fetch], at_us: int, *, counts: bool = True
     ) -> Generator[list[Group], Sequence[Answer], Sequence[Answer]]:
-        """Have groups decided and slices fetched, in one call. An error is the answer to each group.
+        """Decide groups and fetch slices in one call. An error is the answer to each group.
 
-        `counts`: it is a call on behalf of leased rules.
+        `counts`: the call is for leased rules.
         """
         wanted = [fetch if fetch.sent_us else fetch._replace(sent_us=at_us) for fetch in wanted]
         groups = asks + [fetch.group for fetch in wanted]
@@ -273,7 +275,7 @@ class Leases:
         failed: BaseException | None = None
         try:
             answers = yield groups
-        except BaseException as error:  # noqa: BLE001 - raised below, if it is not a StoreError
+        except BaseException as error:  # noqa: BLE001 - raised below unless it is a StoreError
             failed = error
             answers = [error] * len(asks) if isinstance(error, StoreError) else ()
         with self._locked:
@@ -290,13 +292,13 @@ class Leases:
 
     def _take_slice(self, fetch: Fetch, result: Answer) -> None:
         lease, size, _, sent_us = fetch
-        if not isinstance(result, Result):  # of several servers, only this one failed
+        if not isinstance(result, Result):  # only one of several servers failed
             self._note_lost(fetch, result)
             return
         if not self._lost.forget(fetch):
             lease.fetching = False
         outcome = result.outcomes[0]
-        if not isinstance(result, RepeatedResult):  # which tells what was left a while ago
+        if not isinstance(result, RepeatedResult):  # a repeated answer has old figures
             lease.remaining = outcome.remaining
         if outcome.wait_us:
             return
@@ -308,7 +310,7 @@ class Leases:
         self._table.held[lease] = None
 
     def _note_lost(self, fetch: Fetch, error: BaseException) -> None:
-        """No answer came. If the slice may have been charged, the store will be asked again."""
+        """Handle a missing answer. If the slice may have been charged, the store will be asked again."""
         at_us = self._now_us()
         fetch.lease.note_failure(at_us)
         if may_have_done(error) or self._lost.forget(fetch):
@@ -320,7 +322,7 @@ class Leases:
         self._counts.stranded += tokens
 
     def _low(self, lease: Lease, piece: Slice, at_us: int) -> None:
-        """A slice is nearly used up: see whether to fetch another."""
+        """Check whether to fetch another slice, because this one is nearly used up."""
         with self._locked:
             piece.mark = 0
             if lease.spares:
@@ -334,6 +336,6 @@ class Leases:
 
 
 def _read(quota: Quota, verdict: tuple[int, Any, Any, Late]) -> tuple[Outcome, ...]:
-    """The outcome of a check that was paid from a slice."""
+    """Return the outcome of a check that was paid from a slice."""
     now_us, _, _, late = verdict
     return (Outcome(0, *figures(late, now_us, quota)),)

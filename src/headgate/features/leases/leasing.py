@@ -1,5 +1,5 @@
 # Generated from async_leasing.py by scripts/generate-sync: edit that file, and run `make generate`.
-"""Leases at work: the I/O that `headgate.features.leases` asks for."""
+"""Leasing: the I/O for `headgate.features.leases`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger("headgate")
 
 
 class Leasing:
-    """The leases of one limiter. With a `clock`, which a test moves, nothing is done in the background."""
+    """The leases of one limiter. With a `clock`, which a test advances, nothing runs in the background."""
 
     def __init__(
         self, store: ShardedStore, holder: Holder, clock: Clock | None, answered: Callable[[], None] = lambda: None
@@ -36,14 +36,14 @@ class Leasing:
         self._store = store
         self._holder = holder
         self._clock = clock
-        self._answered = answered  # called when the store was asked, and answered
+        self._answered = answered  # called when the store has answered a call
         self._worker = LeaseWorker(self, ticking=clock is None)
         self._leases = Leases(None if clock is None else clock.now_us, notify=self._worker.notify)
         self._tended_us = 0
         renew_in_children(self)
 
     def check(self, groups: Sequence[Group]) -> Decided:
-        """Decide groups, from leases where that is possible. A fault of the store is the answer to those it met."""
+        """Decide groups, from leases where possible. An error of the store is the answer to the groups affected."""
         leased = self._holder.current.leased
         if not leased:
             return Decided.of(self._store.check(groups))
@@ -54,7 +54,7 @@ class Leasing:
         return decided
 
     def compile(self, plan: Plan, states: WarningStates | None = None) -> Program:
-        """Return the program of a plan. One without leased limits is the store's own."""
+        """Return the program of a plan. A plan without leased limits gets the store's own program."""
         exact: Program = self._store.compile(plan, states)
         if not any(limit.leased for limit in plan.limits):
             return exact
@@ -73,15 +73,15 @@ class Leasing:
         return self._leases.compile(plan, states, grouped, ask)
 
     def forget(self, checks: Sequence[Check]) -> None:
-        """Forget the leases of these checks, because the store resets their counts."""
+        """Drop the leases of these checks, because the store resets their counts."""
         self._leases.forget(checks)
 
     def drop_all(self) -> None:
-        """Drop all leases, as the store was told to forget everything."""
+        """Drop all leases, because the store is being cleared."""
         self._leases.drop_all()
 
     def status(self) -> LeaseStatus:
-        """Return what was decided without the store, and what is held."""
+        """Return figures about decisions without the store, and about tokens held."""
         return self._leases.status()
 
     @property
@@ -94,23 +94,23 @@ class Leasing:
         run(self._leases.fetch(), self._store.check)
 
     def tend(self) -> None:
-        """Give back what is not used."""
+        """Return unused tokens to the store."""
         self._give_back(self._leases.tend())
 
     def close(self) -> None:
-        """Give everything back."""
+        """Return all tokens to the store."""
         self._worker.close()
         run(self._leases.recover(), self._store.check)
         self._give_back(self._leases.end())
 
     def reset_after_fork(self) -> None:
-        """In a forked child: the leases are the parent's, and so is whatever worked in the background."""
+        """Reset in a forked child: the leases and the background work are the parent's."""
         self._leases.forget_all()
         self._worker.reset_after_fork()
 
     @property
     def _is_time(self) -> bool:
-        """Where nothing is done in the background: whether to tend the leases."""
+        """Return whether to tend the leases now, if nothing runs in the background."""
         if self._clock is None or not self._leases.busy:
             return False
         now_us = self._clock.now_us()
@@ -134,7 +134,7 @@ class Leasing:
             else:
                 self._store.refund(charges)
         except StoreError as error:
-            log.warning("slices that were not used could not be given back (%s)", error)
+            log.warning("could not return unused slices to the store (%s)", error)
             self._leases.note_return(charges, error)
         else:
             self._leases.note_return(charges)

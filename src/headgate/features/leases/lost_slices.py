@@ -1,8 +1,8 @@
 """Lost slices: the store may have charged them, but its answer did not arrive.
 
-A slice has an idempotency key of its own, and the node repeats the call with the same key. A store that has charged the
-slice gives the first answer again; one that has not charges it now. Either way, this node then has the slice, to spend
-or to give back.
+Each slice has its own idempotency key, and the node repeats the call with the same key. If the store has charged the
+slice, it replays the first answer; if not, it charges the slice now. Either way, this node then has the slice, to spend
+or to return.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 from headgate.core.check import IDEMPOTENCY_US
 from headgate.features.leases.calls import Fetch
 
-AGAIN_US: Final = 200_000  # after which the call for a slice is repeated; each time, twice as long
-GIVE_UP_US: Final = IDEMPOTENCY_US // 5  # well before a store forgets its first answer, and would charge again
+AGAIN_US: Final = 200_000  # delay before the call for a slice is repeated; doubles each time
+GIVE_UP_US: Final = IDEMPOTENCY_US // 5  # well before a store deletes its first answer, and would charge again
 
 
 class LostSlices:
-    """The lost slices of one node. Not safe to share: `Leases` has the lock."""
+    """The lost slices of one node. Not thread-safe: `Leases` has the lock."""
 
     def __init__(self) -> None:
         self._lost: dict[str, tuple[Fetch, int, int]] = {}  # by key: the slice, when to ask again, and the next pause
@@ -37,7 +37,7 @@ class LostSlices:
         self._lost[fetch.key] = (fetch, at_us + pause_us, 2 * pause_us)
 
     def forget(self, fetch: Fetch) -> bool:
-        """Forget a slice, as the store has answered. Returns whether its answer had been lost before."""
+        """Remove a slice, because the store has answered. Return whether its answer had been lost before."""
         return self._lost.pop(fetch.key, None) is not None
 
     def due(self, at_us: int) -> list[Fetch]:
@@ -49,13 +49,13 @@ class LostSlices:
         return [fetch for fetch, _, _ in self._lost.values()]
 
     def give_up(self, at_us: int) -> int:
-        """Forget slices that are too old, or whose lease is gone. Returns the tokens that this strands."""
+        """Drop slices that are too old, or whose lease is gone. Return the tokens that this strands."""
         return self._forget(
             [fetch for fetch in self.all() if fetch.lease.gone or not 0 <= at_us - fetch.sent_us < GIVE_UP_US]
         )
 
     def clear(self) -> int:
-        """Forget all slices. Returns the tokens that this strands."""
+        """Drop all slices. Return the tokens that this strands."""
         return self._forget(self.all())
 
     def _forget(self, fetches: list[Fetch]) -> int:

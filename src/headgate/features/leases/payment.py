@@ -1,4 +1,4 @@
-"""Pay groups from leases: take the tokens that are held, and conclude from what the store answers for the rest.
+"""Pay groups from leases: take the tokens that are held, and combine them with the store's answer for the rest.
 
 No I/O and no lock: `Leases` holds its lock around every call.
 """
@@ -15,7 +15,7 @@ from headgate.features.leases.status import LeaseCounts
 
 
 class GroupPayment:
-    """`prepare` a group, then `answer` it if nothing has to be sent to the store, or `conclude` from its answer."""
+    """Pays groups. `prepare` a group, then `answer` it if nothing was sent to the store, else `conclude` it."""
 
     def __init__(self, table: LeaseTable, counts: LeaseCounts, now_us: Callable[[], int]) -> None:
         self._table = table
@@ -23,7 +23,7 @@ class GroupPayment:
         self._now_us = now_us
 
     def prepare(self, group: Group, leased: frozenset[str], at_us: int, wanted: list[Fetch]) -> LeasedGroup:
-        """Take what is held, and see what the store has to be asked."""
+        """Take the tokens that are held, and find out what to send to the store."""
         if not any(check.rule in leased for check in group.checks):
             return LeasedGroup(group, group, [])
         if group.peek:
@@ -32,7 +32,7 @@ class GroupPayment:
             self._counts.checks += 1
             return LeasedGroup(group, group, [])
         parts: list[LeasedCheck | None] = []
-        local = refused = True  # whether all is paid for; or nothing else is to be expected than a refusal
+        local = refused = True  # whether everything is paid for; whether a refusal is certain
         for check in group.checks:
             part = self._part(check, at_us) if check.rule in leased else None
             parts.append(part)
@@ -63,13 +63,13 @@ class GroupPayment:
         return LeasedGroup(group, Group(tuple(checks)), parts)
 
     def answer(self, trip: LeasedGroup, at_us: int) -> Result:
-        """Return the answer to a group without the store's help: all is paid for, or a refusal is known to stand."""
+        """Return the answer to a group without the store: everything is paid for, or a refusal is known to last."""
         parts = [part for part in trip.parts if part is not None]
         waits = {part.lease: part.lease.refusal for part in parts if part.asked}
         refused = any(part.asked and check.enforced for check, part in zip(trip.group.checks, parts, strict=True))
         outcomes, now_us = [], 0
         for part in parts:
-            refusal = waits.get(part.lease)  # it stands, as long as we have the lock
+            refusal = waits.get(part.lease)  # it lasts as long as we hold the lock
             if refused or part.asked:
                 self._table.put_back(part)
             if refusal is None:
@@ -81,7 +81,7 @@ class GroupPayment:
         return Result(now_us, tuple(outcomes))
 
     def conclude(self, trip: LeasedGroup, answer: Answer, sent_us: int, since: set[Lease]) -> Answer:
-        """Return the answer to a group that the store decided in part. After an error, tokens taken stay spent."""
+        """Return the answer to a group that the store decided in part. After an error, the tokens stay spent."""
         if not isinstance(answer, Result) or not any(trip.parts) or not answer.outcomes:
             return answer
         if trip.group.peek:
@@ -118,7 +118,7 @@ class GroupPayment:
         return Result(answer.now_us, tuple(final))
 
     def _part(self, check: Check, at_us: int) -> LeasedCheck | None:
-        """Take tokens for a check from its lease; None if it has no lease, or does not use it."""
+        """Take tokens for a check from its lease; None if it has no lease or does not use it."""
         if not 0 < check.cost <= check.quota.capacity:
             return None
         lease = self._table.find_or_add(check, at_us)
@@ -132,7 +132,7 @@ class GroupPayment:
         return None if lease is None else LeasedCheck(lease, [], 0)
 
     def _second_thoughts(self, trip: LeasedGroup) -> Result | None:
-        """The store has refused; but a slice may have come meanwhile. The result, if it is enough."""
+        """Return a result if a slice arrived while the store refused and it is enough; else None."""
         parts = [part for part in trip.parts if part is not None]
         if len(parts) < len(trip.parts):
             return None

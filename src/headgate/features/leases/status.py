@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LeaseStatus:
-    """Since the limiter was made, but for `outstanding`, `unanswered` and `keys`, which are of now.
+    """Figures since the limiter was created; `outstanding`, `unanswered` and `keys` are current values.
 
     Tokens are units of cost.
     """
 
     checks: int = 0  # requests to which leased rules applied
-    hits: int = 0  # such as were decided without asking the store
-    calls: int = 0  # to the store, for the others, for slices, and to return what was left of those
+    hits: int = 0  # of those, decided without calling the store
+    calls: int = 0  # to the store: for the other checks, for slices, and to return unused tokens
     fetches: int = 0  # slices requested from the store
-    fetched: int = 0  # tokens in those that it gave, or may have given without our hearing of it
-    returned: int = 0  # tokens that were not used, and given back
-    # Tokens that were neither used nor given back: their window was over, the store was down, or it may have charged a
+    fetched: int = 0  # tokens in slices that the store charged, or may have charged although its answer was lost
+    returned: int = 0  # unused tokens that were returned
+    # Tokens that were neither used nor returned: their window was over, the store was down, or it may have charged a
     # slice but never answered, despite repeated calls.
     stranded: int = 0
-    outstanding: int = 0  # tokens that are held
-    unanswered: int = 0  # tokens of slices whose answer was lost, and that will be fetched again
-    keys: int = 0  # that are remembered, with or without tokens
+    outstanding: int = 0  # tokens held
+    unanswered: int = 0  # tokens of slices whose answer was lost, which will be fetched again
+    keys: int = 0  # remembered, with or without tokens
 
     @property
     def calls_per_check(self) -> float:
@@ -32,7 +32,7 @@ class LeaseStatus:
 
 @dataclass(slots=True)
 class LeaseCounts:
-    """Counts since the limiter was made: see `LeaseStatus`. Here, `checks` does not include `hits`."""
+    """Counts since the limiter was created: see `LeaseStatus`. Here, `checks` does not include `hits`."""
 
     checks: int = 0
     hits: int = 0

@@ -1,4 +1,4 @@
-"""Fetches and tends leases in the background: by a thread, or by tasks of an event loop."""
+"""Fetches and tends leases in the background: in a thread, or in tasks of an event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from headgate.features.leases.leases import TICK_US
 
 TICK_SECONDS: Final = TICK_US / 1_000_000
-QUIET_TICKS: Final = 20  # after which a thread with nothing to do ends
+QUIET_TICKS: Final = 20  # after which an idle thread ends
 
 log = logging.getLogger("headgate")
 
@@ -32,7 +32,7 @@ class LeaseWork(Protocol):
         ...
 
     def tend(self) -> None:
-        """Give back what is not used."""
+        """Return unused tokens to the store."""
         ...
 
 
@@ -49,12 +49,12 @@ class AsyncLeaseWork(Protocol):
         ...
 
     async def tend(self) -> None:
-        """Give back what is not used."""
+        """Return unused tokens to the store."""
         ...
 
 
 class LeaseWorker:
-    """A thread, which ends when it is idle. Without `ticking`, there is no thread, and slices are fetched at once."""
+    """A thread that ends when it is idle. Without `ticking`, there is no thread, and slices are fetched at once."""
 
     def __init__(self, work: LeaseWork, *, ticking: bool) -> None:
         self._work = work
@@ -63,12 +63,12 @@ class LeaseWorker:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """In a forked child: the thread is the parent's."""
+        """Reset in a forked child: the thread is the parent's."""
         self._lock, self._wake = Lock(), Event()
         self._thread: Thread | None = None
 
     def notify(self) -> None:
-        """Have slices fetched."""
+        """Fetch slices in the background."""
         if not self._ticking:
             self._work.fetch()
             return
@@ -82,7 +82,7 @@ class LeaseWorker:
                     self._thread.start()
 
     def close(self) -> None:
-        """End, after what is being done."""
+        """Stop, after any work in progress."""
         self._closed = True
         self._wake.set()
         thread = self._thread
@@ -100,8 +100,8 @@ class LeaseWorker:
                     continue
                 due = monotonic() + TICK_SECONDS
                 self._work.tend()
-            except Exception:  # nothing would notice that the thread has ended, and leases would never be given back
-                log.exception("leases: something went wrong in the background")
+            except Exception:  # otherwise the thread would end unnoticed, and leases would never be returned
+                log.exception("leases: unexpected error in the background")
             quiet = 0 if self._work.busy else quiet + 1
             if quiet > QUIET_TICKS:
                 with self._lock:
@@ -111,9 +111,9 @@ class LeaseWorker:
 
 
 class AsyncLeaseWorker:
-    """Tasks: one for each call of `notify`, and one that tends leases while there are any, if it is `ticking`.
+    """Tasks: one for each call of `notify`, and one that tends leases while there are any, if `ticking`.
 
-    A caller that is cancelled takes none of them with it.
+    Cancelling a caller cancels none of them.
     """
 
     def __init__(self, work: AsyncLeaseWork, *, ticking: bool) -> None:
@@ -123,22 +123,22 @@ class AsyncLeaseWorker:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """In a forked child: tasks are the parent's."""
+        """Reset in a forked child: the tasks are the parent's."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being fetched: also when the event loop that did it is gone."""
+        """Whether nothing is being fetched, even because the event loop of the fetch has ended."""
         return not self._tasks
 
     def notify(self) -> None:
-        """Have slices fetched."""
+        """Fetch slices in the background."""
         if not self._closed:
             self._start(self._fetch())
 
     async def close(self) -> None:
-        """End, after what is being done."""
+        """Stop, after any work in progress."""
         self._closed = True
         if self._ticker is not None:
             self._ticker.cancel()
@@ -148,7 +148,7 @@ class AsyncLeaseWorker:
             await asyncio.wait(self._tasks)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task that `close` waits for. Its context is empty: it is no part of the request that started it."""
+        """Start a task that `close` waits for. Its context is empty: it is not part of the request that started it."""
         task = asyncio.get_running_loop().create_task(work, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,5 +1,5 @@
 """One limit over several regions: central, shares, synced counts.
 
-`region` says who we are and who the others are. `division`, `grants`, `shares`, `counts` and `router` do no I/O: they
-yield what to ask of which region's store, and `regional_store` asks it. `headgate.regions` has the public names.
+`region` describes this region and the others. `division`, `grants`, `shares`, `counts` and `router` do no I/O: they
+yield calls to the regions' stores, and `regional_store` makes them. `headgate.regions` has the public names.
 """

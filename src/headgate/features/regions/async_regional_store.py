@@ -1,4 +1,4 @@
-"""AsyncRegionalStore: the I/O that `Router` asks for."""
+"""AsyncRegionalStore: the I/O for `Router`."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ T = TypeVar("T")
 
 
 class AsyncRegionalStore:
-    """This region's store, for rules that several regions share. Other regions' stores are opened and closed by it.
+    """This region's store, for rules that several regions share. It opens and closes the other regions' stores.
 
-    With a `clock`, which a test moves, nothing is done in the background: what is due is done before a check.
+    With a `clock`, which a test advances, nothing runs in the background: work that is due is done before a check.
 
-    With asyncio, it belongs to the event loop that it is first used in.
+    With asyncio, it belongs to the event loop in which it is first used.
     """
 
-    record_heartbeat: Any  # there if this region's store has it
+    record_heartbeat: Any  # set if this region's store has it
 
     def __init__(
         self, region: Region, store: AsyncStore, holder: Holder, clock: Clock | None, failure_mode: FailureMode
@@ -66,7 +66,7 @@ class AsyncRegionalStore:
         renew_in_children(self)
 
     async def check(self, groups: Sequence[Group]) -> Sequence[Answer]:
-        """Decide each group by itself. If only some could not be decided, the answer to these is a `StoreError`."""
+        """Decide each group separately. If only some could not be decided, their answers are `StoreError`s."""
         if not any(map(self._router.is_spread, groups)):
             return await self._here.check(groups)
         await self._catch_up()
@@ -74,7 +74,7 @@ class AsyncRegionalStore:
         return require_any_answer(answers)
 
     def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:  # noqa: ARG002
-        """Return the program of a plan. How a single rule is spread is settled here, once."""
+        """Return the program of a plan. For a single rule, it is chosen here, once, by how regions share the rule."""
         if not self._router.is_spread(Group(plan.limits)):
             return self._program(self._here, plan, states)
         grouped = async_group_program(self.check, plan, states)
@@ -97,7 +97,7 @@ class AsyncRegionalStore:
         return check
 
     def _limit_program(self, plan: Plan, states: WarningStates | None) -> LimitProgram:
-        """The program of one limit, as it is spread over the regions."""
+        """Return the program of one limit, by how regions share it."""
         (template,) = plan.limits
         router, mode = self._router, self._router.spread_of(template)
         if mode == "separate":
@@ -161,18 +161,18 @@ class AsyncRegionalStore:
         return self._router.status()
 
     async def exchange(self) -> None:
-        """Do now what is otherwise done in the background: read the others' counts, and have shares renewed."""
+        """Do the background work now: read the others' counts, and renew shares."""
         for duty in self._router.duties:
             await self._do(duty)
 
     async def close(self) -> None:
-        """End what is done in the background, and close the other regions' stores. Our own is its owner's."""
+        """Stop background work, and close the other regions' stores. The owner of our own store closes that one."""
         await self._workers.close()
         for store in self._opened:
             await store.close()
 
     def reset_after_fork(self) -> None:
-        """In a forked child: what works in the background is the parent's."""
+        """Reset in a forked child: background work is the parent's."""
         self._workers.reset_after_fork()
         self._router.reset_after_fork()
 
@@ -188,7 +188,7 @@ class AsyncRegionalStore:
         return self._here
 
     async def _catch_up(self) -> None:
-        """Where nothing is done in the background: do what is due."""
+        """Do the work that is due, if nothing runs in the background."""
         if self._clock is not None:
             for duty in self._router.duties:
                 if duty.due_us() == 0:
@@ -202,7 +202,7 @@ class AsyncRegionalStore:
         await self._run(duty.work())
 
     async def _run(self, steps: Steps[T]) -> T:
-        """Take the steps of a router, asking stores in between."""
+        """Take the steps of a router, calling stores in between."""
         try:
             asks = next(steps)
             while True:
@@ -223,7 +223,7 @@ class AsyncRegionalStore:
 
 
 def _peer_of(store: Any, name: str) -> AsyncPeerStore:
-    """A store that other regions can read. Raises `ValueError`."""
+    """Return a store that other regions can read. Raises `ValueError`."""
     if isinstance(store, MemoryStore):  # async only
         store = AsyncMemoryStore(store)
     if not isinstance(store, AsyncPeerStore):

@@ -1,10 +1,10 @@
-"""Counts: the other regions' counts of each key, as last read by this node. No I/O.
+"""Counts: the other regions' counts of each key, as this node last read them. No I/O.
 
-In each bucket of time a region's count of a key only grows. So merging takes the larger count, and it makes no
-difference if a count comes twice, late or out of order. Buckets have numbers, because clocks differ.
+Within a time bucket, a region's count of a key only grows. So merging takes the larger count, and it does not matter if
+a count comes twice, late or out of order. Buckets have numbers, because clocks differ.
 
-Our own store decides a check, under the limit less the others' counts. A region that has not answered for some time
-may go on counting unseen: until it answers again, we let in no more than our own share by weight.
+Our own store decides a check, with the limit minus the others' counts. A region that has not answered for some time may
+keep counting without our knowledge: until it answers again, we admit no more than our own share by weight.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from headgate.features.regions.link import Link
 from headgate.features.regions.region import Region
 from headgate.features.regions.steps import HERE, Steps, StoreCall
 
-MAX_KEYS: Final = 100_000  # that are remembered; others keep to their share by weight
+MAX_KEYS: Final = 100_000  # remembered; other keys keep to their share by weight
 AT_ONCE: Final = 4_096  # keys in one call
-AGAIN: Final = 5  # most attempts in an interval to reach a region that has not answered: its breaker may be open
-BUCKETS: Final = 3  # of each key and region that are remembered: clocks differ, and one fades
-SOON: Final = 20  # most reads in an interval, at once, for keys without recent checks
-NEAR_US: Final = 1_000  # by which clocks may be off: answers are later than that at times
-BOUND_US: Final = 60_000_000  # for which `bound` keeps the largest growth, at least
+AGAIN: Final = 5  # most attempts per interval to reach a region that has not answered: its breaker may be open
+BUCKETS: Final = 3  # remembered per key and region: clocks differ, and one bucket fades
+SOON: Final = 20  # most immediate reads per interval, for keys without recent checks
+NEAR_US: Final = 1_000  # tolerated difference of clocks: answers sometimes take longer than this
+BOUND_US: Final = 60_000_000  # how long `bound` keeps the largest growth, at least
 
-# By how much our own store's clock is ahead of ours (None: not known yet), and the links whose last call failed.
+# How far our own store's clock is ahead of ours (None: unknown), and the links whose last call failed.
 State = tuple[int | None, frozenset[Link]]
 # The totals and the state from which a key's limit was computed, until when it is valid while they stay, and the limit.
 Limited = tuple[dict[int, int] | None, State | None, int, int]
 
 
 class KnownCounts:
-    """One key: the others' counts, and what is needed to read them."""
+    """One key: the others' counts, and the data to read them."""
 
     __slots__ = ("_sliding", "check", "excess", "limited", "peers", "share", "totals", "touched_us", "window_us")
 
@@ -45,15 +45,15 @@ class KnownCounts:
         self.check = check._replace(cost=1, enforced=True)
         self.window_us = check.quota.window_us
         self._sliding = check.quota.algorithm == "sliding_window_counter"
-        self.share = share  # of this region, by weight
-        self.peers: dict[str, dict[int, int]] = {}  # by region: what it has counted in which bucket
+        self.share = share  # this region's share by weight
+        self.peers: dict[str, dict[int, int]] = {}  # by region: its count in each bucket
         self.totals: dict[int, int] = {}  # of all regions
         self.limited: Limited = (None, None, 0, 0)
         self.touched_us = 0  # time of its last check
-        self.excess: tuple[int, int] = (0, 0)  # by how much the limit was passed, in which bucket
+        self.excess: tuple[int, int] = (0, 0)  # the amount above the limit, and its bucket
 
     def merge(self, region: str, counted: Counted) -> int:
-        """Merge a region's count. Returns by how much it has grown."""
+        """Merge a region's count. Return by how much it has grown."""
         index, grown = counted.start_us // self.window_us, 0
         counts = dict(self.peers.get(region, ()))
         for number, count in ((index, counted.current), (index - 1, counted.previous)):
@@ -69,7 +69,7 @@ class KnownCounts:
             for peer in list(self.peers.values()):
                 for number, count in peer.items():
                     totals[number] = totals.get(number, 0) + count
-            self.totals = totals  # as a whole: others are reading
+            self.totals = totals  # replaced as a whole: other threads are reading
         return grown
 
     def forget(self) -> None:
@@ -87,7 +87,7 @@ class KnownCounts:
 
 
 class Counts:
-    """The counts of all keys. Callers only read. There is an exchange per region, which merges that region's counts."""
+    """The counts of all keys. Callers only read. Each region has an `Exchange`, which merges that region's counts."""
 
     def __init__(
         self, region: Region, links: dict[str, Link], now_us: Callable[[], int], notify: Callable[[], None]
@@ -102,9 +102,9 @@ class Counts:
         self._shares: dict[int, int] = {}
         self._keys = 0
         self.wants_time = True  # whether to call `note_answer` when our own store answers
-        self.state: State = (None, frozenset())  # as a whole, and a new one only if it has changed: others compare it
+        self.state: State = (None, frozenset())  # replaced as a whole, and only if it has changed: others compare it
         self._excess = 0
-        self._bounds = dict.fromkeys(links, (0, 0, 0))  # since when, the largest growth since then, and before
+        self._bounds = dict.fromkeys(links, (0, 0, 0))  # start of a period, largest growth in it and before
         self.exchanges = [Exchange(self, link, self.interval_us, now_us) for link in links.values()]
 
     def table(self, key_template: str) -> dict[str, KnownCounts]:
@@ -116,7 +116,7 @@ class Counts:
         table = self.table(check.key_template)
         known = table.get(check.subject)
         if known is not None and known.check.quota == check.quota:
-            known.check = known.check._replace(quota=check.quota)  # so that it is found to be the same at once
+            known.check = known.check._replace(quota=check.quota)  # so that the next comparison is fast
         else:
             with self._lock:
                 if known is None:
@@ -130,13 +130,13 @@ class Counts:
         return known
 
     def read_at_once(self, known: KnownCounts) -> None:
-        """Read the other regions' counts of a key at once: it had no recent check until now."""
+        """Read the other regions' counts of a key at once, because it had no recent check until now."""
         for exchange in self.exchanges:
             exchange.ask(known)
         self._notify()
 
     def limit(self, known: KnownCounts | None, quota: Quota, at_us: int) -> int:
-        """Return the limit under which our own store decides a key; 0 or less: nothing may pass."""
+        """Return the limit with which our own store decides a key; 0 or less: nothing may pass."""
         if known is None:
             return self.share(quota)
         limit, until_us, totals, state = quota.limit, at_us + self.interval_us, known.totals, self.state
@@ -155,7 +155,7 @@ class Counts:
         return None if offset_us is None else at_us + offset_us
 
     def note_answer(self, store_us: int, at_us: int) -> None:
-        """Note that our own store answered at `store_us` on its clock, by `at_us` on ours."""
+        """Record that our own store answered at `store_us` on its clock, by `at_us` on ours."""
         offset_us = store_us - at_us
         with self._lock:
             known_us, failing = self.state
@@ -173,7 +173,7 @@ class Counts:
         return share
 
     def forget(self, checks: Sequence[Check]) -> None:
-        """Forget the counts of these: all regions have reset them."""
+        """Drop the counts of these checks: all regions have reset them."""
         for check in checks:
             known = self._tables.get(check.key_template, {}).get(check.subject)
             if known is not None:
@@ -192,12 +192,12 @@ class Counts:
 
     @property
     def bound(self) -> int:
-        """The sum over regions of the most that a count of one key grew between two reads in the last minute or two."""
+        """The most by which one key's count grew between two reads in the last minute or two, summed over regions."""
         return sum(max(current, before) for _, current, before in self._bounds.values())
 
     def note_exchange(self) -> None:
-        """Note that an exchange has ended, with success or not."""
-        self.wants_time = True  # clocks drift, and jump
+        """Record that an exchange has ended, successfully or not."""
+        self.wants_time = True  # clocks drift and jump
         with self._lock:
             offset_us, known = self.state
             failing = frozenset(link for link in self._links.values() if link.failing)
@@ -205,7 +205,7 @@ class Counts:
                 self.state = (offset_us, failing)
 
     def active(self, since_us: int) -> list[KnownCounts]:
-        """Return the keys with checks since then. Drops other keys once their counts are over."""
+        """Return the keys with checks since then. Drop other keys once their counts are over."""
         found: list[KnownCounts] = []
         with self._lock:
             for table in self._tables.values():
@@ -225,7 +225,7 @@ class Counts:
     def merge(
         self, region: str, keys: list[KnownCounts], counted: list[Counted | None], own: list[Counted | None]
     ) -> None:
-        """Merge a region's counts, and note by how much limits were passed."""
+        """Merge a region's counts, and record by how much limits were exceeded."""
         at_us, most = self._now_us(), 0
         for known, one, ours in zip(keys, counted, own, strict=True):
             if one is not None:
@@ -238,7 +238,7 @@ class Counts:
         self._bounds[region] = (since_us, max(current, most), before)
 
     def _judge(self, known: KnownCounts, ours: Counted, at_us: int) -> None:
-        """Whether all regions together have let in more than the limit, in the bucket that our store is in."""
+        """Record whether all regions together have admitted more than the limit, in our store's current bucket."""
         store_us = self.store_us(at_us)
         if store_us is None:
             return
@@ -255,7 +255,7 @@ class Counts:
 
 
 class Exchange:
-    """Asks one other region for its counts, every interval, of keys that are in use; of new ones, soon."""
+    """Reads one other region's counts, every interval, for keys in use; for new keys, soon."""
 
     def __init__(self, counts: Counts, link: Link, interval_us: int, now_us: Callable[[], int]) -> None:
         self.name = f"counts of {link.name}"
@@ -267,7 +267,7 @@ class Exchange:
         self._new: list[KnownCounts] = []
 
     def ask(self, known: KnownCounts) -> None:
-        """Ask about a key soon."""
+        """Read the count of a key soon."""
         self._new.append(known)
 
     def due_us(self) -> int | None:
@@ -282,7 +282,7 @@ class Exchange:
         some, self._new = self._new, []
         self._soon_us = now_us + self._interval_us // SOON
         one = self._counts.any_one() if self._link.failing else []
-        if one:  # that tells whether the region can be reached again
+        if one:  # this shows whether the region can be reached again
             self._next_us = now_us + self._interval_us // AGAIN
             reached = yield from self._exchange(one)
             if not reached:
@@ -298,7 +298,7 @@ class Exchange:
                 return
 
     def _exchange(self, keys: list[KnownCounts]) -> Steps[bool]:
-        """Ask about keys. Returns whether there was an answer."""
+        """Read the counts of keys. Return whether there was an answer."""
         checks = [known.check for known in keys]
         asked_us = self._now_us()
         theirs, ours = yield [StoreCall(self._link.name, "counts", (checks,)), StoreCall(HERE, "counts", (checks,))]

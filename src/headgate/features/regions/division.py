@@ -1,4 +1,4 @@
-"""Divide a limit among regions. Pure; whole numbers; every region gets the same result, however it orders them."""
+"""Divide a limit among regions. Pure; whole numbers. Every region computes the same result, in any order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Weights = Mapping[str, int]
 
 
 def by_weight(units: int, weights: Weights) -> dict[str, int]:
-    """Divide units by weight, so that the sum is `units`. Rounding's rest goes to the regions that it cut most."""
+    """Divide units by weight, so that the sum is `units`. The remainder goes to the regions that rounding cut most."""
     total = sum(weights.values())
     if total == 0:
         return dict.fromkeys(weights, 0)
@@ -21,9 +21,9 @@ def by_weight(units: int, weights: Weights) -> dict[str, int]:
 
 
 def floors(limit: int, weights: Weights, part: float) -> dict[str, int]:
-    """Return each region's floor: the share that it has at any time, without a grant.
+    """Return each region's floor: the share that it always has, without a grant.
 
-    For each region, the floors of all others together are at most `part` of the limit; but each is at least 1 where
+    For each region, the floors of all others together are at most `part` of the limit, but each floor is at least 1 if
     the limit is large enough.
     """
     if len(weights) == 1:
@@ -42,7 +42,7 @@ def floors(limit: int, weights: Weights, part: float) -> dict[str, int]:
 def fair(limit: int, wants: Weights, least: Weights, weights: Weights) -> dict[str, int]:
     """Divide `limit` max-min fairly by weight: a region that wants less than its part leaves the rest to the others.
 
-    Every region gets at least its floor, which `least` has. The sum is at most `limit`.
+    Every region gets at least its floor from `least`. The sum is at most `limit`.
     """
     shares = dict(least)
     left = limit - sum(least.values())

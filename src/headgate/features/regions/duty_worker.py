@@ -1,4 +1,4 @@
-"""Does the duties of a region in the background: a thread or a task each, which ends when there is nothing to do."""
+"""Does the duties of a region in the background: one thread or task each, which ends when it is idle."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 from headgate.features.regions.steps import Duty
 
-PAUSE_SECONDS = 1.0  # after a duty that went wrong
+PAUSE_SECONDS = 1.0  # after a duty that failed
 
 log = logging.getLogger("headgate")
 
 
 class DutyWorkers:
-    """Threads. `do` does a duty once."""
+    """Threads that do duties. `do` does a duty once."""
 
     def __init__(self, do: Callable[[Duty], None]) -> None:
         self._do = do
@@ -26,12 +26,12 @@ class DutyWorkers:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """In a forked child: threads are the parent's."""
+        """Reset in a forked child: the threads are the parent's."""
         self._lock = Lock()
         self._workers: dict[str, _DutyThread] = {}
 
     def notify(self, duty: Duty) -> None:
-        """Have a duty looked at, as it may be due sooner."""
+        """Check a duty now, because it may be due sooner."""
         worker = self._workers.get(duty.name)
         if worker is None or not worker.wake():
             with self._lock:
@@ -40,7 +40,7 @@ class DutyWorkers:
                     self._workers[duty.name] = _DutyThread(self._do, duty)
 
     def close(self) -> None:
-        """End, after what is being done."""
+        """Stop, after any work in progress."""
         with self._lock:
             self._closed = True
             workers = list(self._workers.values())
@@ -49,7 +49,7 @@ class DutyWorkers:
 
 
 class _DutyThread:
-    """A thread that does one duty while there is anything to do, and ends then."""
+    """A thread that does one duty, and ends when there is nothing to do."""
 
     def __init__(self, do: Callable[[Duty], None], duty: Duty) -> None:
         self._do = do
@@ -61,7 +61,7 @@ class _DutyThread:
         self._thread.start()
 
     def wake(self) -> bool:
-        """Have it look. False: it has ended."""
+        """Wake the thread. Return False if it has ended."""
         if self._wake.is_set() and not self._ended:
             return True
         with self._lock:
@@ -88,13 +88,13 @@ class _DutyThread:
                 continue
             try:
                 self._do(self._duty)
-            except Exception:  # nothing would notice that the thread has ended, and regions would drift apart
-                log.exception("regions: something went wrong in the background (%s)", self._duty.name)
+            except Exception:  # otherwise the thread would end unnoticed, and regions would drift apart
+                log.exception("regions: unexpected error in the background (%s)", self._duty.name)
                 self._wake.wait(PAUSE_SECONDS)
 
 
 class AsyncDutyWorkers:
-    """Tasks of the running event loop. `do` does a duty once."""
+    """Tasks of the running event loop that do duties. `do` does a duty once."""
 
     def __init__(self, do: Callable[[Duty], Coroutine[Any, Any, None]]) -> None:
         self._do = do
@@ -102,25 +102,25 @@ class AsyncDutyWorkers:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """In a forked child: tasks are the parent's."""
+        """Reset in a forked child: the tasks are the parent's."""
         self._workers: dict[str, _AsyncWorker] = {}
 
     def notify(self, duty: Duty) -> None:
-        """Have a duty looked at, as it may be due sooner."""
+        """Check a duty now, because it may be due sooner."""
         if not self._closed:
             worker, loop = self._workers.get(duty.name), asyncio.get_running_loop()
             if worker is None or not worker.wake(loop):
                 self._workers[duty.name] = _AsyncWorker(self._do, duty, loop)
 
     async def close(self) -> None:
-        """End, and cancel what is being done."""
+        """Stop, and cancel any work in progress."""
         self._closed = True
         for worker in list(self._workers.values()):
             await worker.end()
 
 
 class _AsyncWorker:
-    """A task that does one duty while there is anything to do, and ends then."""
+    """A task that does one duty, and ends when there is nothing to do."""
 
     def __init__(
         self, do: Callable[[Duty], Coroutine[Any, Any, None]], duty: Duty, loop: asyncio.AbstractEventLoop
@@ -129,10 +129,10 @@ class _AsyncWorker:
         self._duty = duty
         self._loop = loop
         self._wake = asyncio.Event()
-        self._task = loop.create_task(self._work(), context=Context())  # no part of the request that started it
+        self._task = loop.create_task(self._work(), context=Context())  # not part of the request that started it
 
     def wake(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Have it look. False: it has ended, or its event loop has."""
+        """Wake the task. Return False if it or its event loop has ended."""
         self._wake.set()
         return not self._task.done() and self._loop is loop
 
@@ -155,6 +155,6 @@ class _AsyncWorker:
                 continue
             try:
                 await self._do(self._duty)
-            except Exception:  # nothing would notice that the task has ended, and regions would drift apart
-                log.exception("regions: something went wrong in the background (%s)", self._duty.name)
+            except Exception:  # otherwise the task would end unnoticed, and regions would drift apart
+                log.exception("regions: unexpected error in the background (%s)", self._duty.name)
                 await asyncio.sleep(PAUSE_SECONDS)

@@ -7,12 +7,12 @@ times on a page are by the clock of the server that keeps it.
 A region that is not on the page has its floor. A region on the page has its share until the share ends, and then its
 floor. A share can grow at once, by what no region holds. A region holds `high`: the most that it may have used. `high`
 shrinks only when the region itself reports its use, after every larger share of the region has ended. So the regions
-together never admit more than the limit, however shares move. What a region that is cut off may have used stays its
-own as long as it counts.
+together never admit more than the limit, however shares move. Whatever a disconnected region may have used stays
+reserved for it as long as it counts.
 
-Clocks differ, so some regions may be in the next window of a fixed_window before others. Windows therefore have
-numbers. A share that may last into the next window counts in both. Other algorithms have no such windows: their use
-only fades, and the number is 0.
+Clocks differ, so some regions may enter the next window of a fixed_window before others. Windows therefore have
+numbers. A share that may last into the next window counts in both. Other algorithms have no windows in this sense:
+their use only fades, and the number is 0.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Final, NamedTuple
 
 from headgate.features.regions.division import fair
 
-AHEAD: Final = 2  # a region wants what it has used, and so many times what it was asked for between two reports
-FADES: Final = 3  # times in a term, demand is halved
-FRESH: Final = 5  # of six parts of a term are left of a share that was given just now
+AHEAD: Final = 2  # a region wants what it has used, plus this many times its demand between two reports
+FADES: Final = 3  # how often demand is halved in a term
+FRESH: Final = 5  # sixths of a term that are left of a share that was just granted
 
 
 class GrantTerms(NamedTuple):
-    """What a key's shares are divided by: the same in all regions."""
+    """The terms for dividing a key's limit into shares: the same in all regions."""
 
     limit: int
     window_us: int
@@ -42,25 +42,25 @@ class RegionReport(NamedTuple):
     """A region's report on one key."""
 
     used: int  # of the limit, by the region's own store
-    number: int  # of the window in which that was, and
-    last: int  # of the one that it may be in when a share ends that it gets now, at most
-    as_of_us: int  # no later than when that was read
-    asked: int  # of this node since its last report, be it let in or not
+    number: int  # number of the window of that use, and
+    last: int  # of the last window that a share granted now may reach
+    as_of_us: int  # at or before the time of that reading
+    asked: int  # demand on this node since its last report, admitted or not
 
 
 class PageEntry(NamedTuple):
-    """A region on the page."""
+    """The entry of a region on the page."""
 
     share: int
     until_us: int
-    drop_us: int  # until then, it may still be using a larger share that it had before
-    high: int  # what it may have used in this window, at most
+    drop_us: int  # until then, it may still be using an earlier, larger share
+    high: int  # the most that it may have used in this window
     number: int  # of the window
-    last: int  # of the window in which its share ends, at most
+    last: int  # the last window that its share may reach
     want: int
-    demand: int  # what one node was asked for between two reports, fading
-    demand_us: int  # as of when
-    past_number: int = -1  # of the window before, and what it may have used in that
+    demand: int  # the demand on one node between two reports, fading
+    demand_us: int  # the time of that demand
+    past_number: int = -1  # number of the window before; followed by the most that it may have used there
     past_high: int = 0
 
     def amount_held(self, floor: int, number: int) -> int:
@@ -120,7 +120,7 @@ def renew_share(sheet: Sheet, me: str, report: RegionReport, now_us: int, terms:
     before, high, drop_us, past = _previous_share(mine, report, floor, now_us)
     number = report.number if mine is None else max(report.number, mine.number)
     last = max(report.last, number)
-    # A share may still hold when the next window begins, and others may be in that already.
+    # A share may outlast the window, and others may already be in the next one.
     held = max(_held_by_others(entries, me, one, terms) for one in range(number, last + 1))
     demand, demand_us = _demand(mine, report, now_us, terms)
     used = report.used if mine is None or report.number >= mine.number else mine.high
@@ -148,22 +148,24 @@ def _held_by_others(entries: Entries, me: str, number: int, terms: GrantTerms) -
 def _previous_share(
     mine: PageEntry | None, report: RegionReport, floor: int, now_us: int
 ) -> tuple[int, int, int, tuple[int, int]]:
-    """Of the region that reports: its share so far, what it may have used, until when it may be using more than its
-    share, and what it held in the window before."""
+    """Return what the page has on the reporting region.
+
+    That is its share so far, the most that it may have used, until when it may be using more than its share, and what
+    it held in the window before."""
     if mine is None:
         return floor, max(floor, report.used), 0, (-1, 0)
     before = mine.share if now_us < mine.until_us else floor
     past = (mine.past_number, mine.past_high)
     if report.number > mine.number:
         past = (mine.number, mine.high)
-    if report.number < mine.number or report.as_of_us < mine.drop_us:  # it says nothing of what was used in the end
+    if report.number < mine.number or report.as_of_us < mine.drop_us:  # the report does not include the final use
         return before, max(mine.high, report.used), mine.drop_us, past
     since = mine.share if report.as_of_us < mine.until_us else floor
     return before, max(report.used, since, floor), 0, past
 
 
 def _demand(mine: PageEntry | None, report: RegionReport, now_us: int, terms: GrantTerms) -> tuple[int, int]:
-    """Return the demand on a node between two reports, the largest recently reported, and the time of that."""
+    """Return the largest recent demand on a node between two reports, and the time of that report."""
     if mine is None:
         return report.asked, now_us
     fade_us = max(1, terms.term_us // FADES)
@@ -173,7 +175,7 @@ def _demand(mine: PageEntry | None, report: RegionReport, now_us: int, terms: Gr
 
 
 def _wanted_share(entries: Entries, me: str, want: int, before: int, now_us: int, terms: GrantTerms) -> int:
-    """What a region with demand should have, if all others let it."""
+    """Return what a region with demand should have, if all others allow it."""
     alive = {name: entry for name, entry in entries.items() if now_us < entry.until_us}
     wants = {
         name: min(alive[name].want, terms.limit) if name in alive else least for name, least in terms.floors.items()

@@ -1,4 +1,4 @@
-"""Link: whether another region can be reached. It logs a line when the link is cut, and one when it is back."""
+"""Link: whether another region can be reached. It logs when the link breaks, and when it is back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from headgate.errors import StoreError
 from headgate.features.regions.protocol import PeerStatus
 
-PATIENCE: Final = 3  # intervals without an answer, after which a region counts as cut off
+PATIENCE: Final = 3  # intervals without an answer after which a region counts as cut off
 
 log = logging.getLogger("headgate")
 
@@ -19,11 +19,11 @@ class Link:
 
     def __init__(self, name: str, interval_us: int, now_us: Callable[[], int]) -> None:
         self.name = name
-        self.heard_us: int | None = None  # time of the last call for its counts that was answered
+        self.heard_us: int | None = None  # when its counts were last read
         self._patience_us = PATIENCE * interval_us
         self._now_us = now_us
         self._calls = self._failures = 0
-        self._failing_us: int | None = None  # since when
+        self._failing_us: int | None = None  # since when calls fail
         self._told = False
 
     @property
@@ -44,14 +44,14 @@ class Link:
             self._told = False
 
     def note_failure(self, error: StoreError, asked_us: int) -> None:
-        """A call failed that was made at `asked_us`."""
+        """Record the failure of a call made at `asked_us`."""
         self._failures += 1
         if self._failing_us is None:
             self._failing_us = asked_us
         if self.cut and not self._told:
             self._told = True
             log.error(
-                "region %s: cannot be reached: until it can, we keep to our own part of what we share (%s)",
+                "region %s: cannot be reached: this region keeps to its own share of shared limits (%s)",
                 self.name,
                 error,
             )

@@ -1,7 +1,7 @@
-"""Programs of rules whose limit in our own store changes from key to key, and from moment to moment.
+"""Programs of rules whose limit in our own store varies by key and over time.
 
-They do what `Router._quota` does, for plans of one limit, in as few calls as can be. Threads and asyncio share
-them: they return what the store's own program returns, a decision or an awaitable.
+They do what `Router._quota` does, for plans of one limit, in as few calls as possible. Threads and asyncio share them:
+they return what the store's own program returns, a decision or an awaitable.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from headgate.core.reading import WarningStates
 from headgate.features.regions.router import Router
 from headgate.rules.rule import Spread
 
-MAX_PROGRAMS: Final = 1_024  # remembered for one rule
+MAX_PROGRAMS: Final = 1_024  # to remember per rule
 
 LimitProgram = Callable[[tuple[str, ...], tuple[int, ...]], Any]  # a `Program` of one limit
 
 
 class LimitPrograms(dict[int, LimitProgram]):
-    """The store's own programs of one rule, by limit. Each is compiled when it is first needed."""
+    """The store's own programs of one rule, by limit. Each is compiled on first use."""
 
     def __init__(self, make: Callable[[int], LimitProgram]) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class LimitPrograms(dict[int, LimitProgram]):
 
 
 def granted_program(router: Router, template: Check, programs: LimitPrograms) -> LimitProgram:
-    """Return the program of a rule of `quota_auto`."""
+    """Return the program of a rule with `regions = "quota_auto"`."""
     quota, shares, (ticks, tick) = template.quota, router.shares, router.ticks
     held_by, floor = shares.table(template.key_template), shares.floor(quota)
 
@@ -60,7 +60,7 @@ def synced_program(
     programs: LimitPrograms,
     listen: Callable[[LimitProgram, tuple[str, ...], tuple[int, ...]], Any],
 ) -> LimitProgram:
-    """Return the program of a rule of `synced`. `listen` calls one, and tells the counts our own store's time."""
+    """Return the program of a rule with `regions = "synced"`. `listen` calls one, and reports our own store's time."""
     quota, counts, (ticks, tick) = template.quota, router.counts, router.ticks
     known_by, interval_us = counts.table(template.key_template), counts.interval_us
 
@@ -89,6 +89,6 @@ def refusal(
     subjects: tuple[str, ...],
     costs: tuple[int, ...],
 ) -> Decision:
-    """The decision when nothing may pass here."""
+    """Return the decision when nothing may pass here."""
     outcome = router.nothing(mode, plan.limits[0]._replace(cost=costs[0]))
     return decide(plan, (outcome,), router.store_us(), costs=costs, subjects=subjects, states=states)

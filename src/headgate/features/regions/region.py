@@ -1,4 +1,4 @@
-"""Region: who we are, who the others are, and how often they talk."""
+"""Region: this region, the other regions, and how often they exchange data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.rules.rule import FailureMode
 from headgate.stores.protocol import AsyncStore, Store
 from headgate.stores.urls import REDIS, SCHEMES
 
-FAR_TIMEOUT: Final = 1.0  # seconds for calls to other regions, unless their URL says otherwise
+FAR_TIMEOUT: Final = 1.0  # seconds for calls to other regions, unless their URL sets a timeout
 MAX_WEIGHT: Final = 1_000_000
 MAX_FLOOR: Final = 0.5
 INTERVALS: Final = (0.1, 60.0)
@@ -23,7 +23,7 @@ INTERVALS: Final = (0.1, 60.0)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One of the regions. `store` is the URL of its store; that of our own region is the limiter's, and not needed."""
+    """One of the regions. `store` is the URL of its store; our own region uses the limiter's store instead."""
 
     name: str
     store: str | Store | AsyncStore | None = None
@@ -32,12 +32,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Region:
-    """Which of `members` this is. All regions list the same members and weights, in any order.
+    """This region among `members`. All regions list the same members and weights, in any order.
 
-    `central` names the region that keeps the state of rules of `regions = "central"`, and the pages on which shares are
-    agreed; without it, the first member by name does. Counts are exchanged, and shares recomputed, every `interval`
-    seconds. A share that was agreed on holds for `term` seconds. `floor` is the part of a limit that all others'
-    floors together take from one region, at most. Raises `ValueError`, naming field and value.
+    `central` names the region that keeps the state of rules with `regions = "central"`, and the pages for shares; by
+    default, it is the first member by name. Counts are exchanged, and shares recomputed, every `interval` seconds. A
+    granted share lasts for `term` seconds. `floor` is the largest part of a limit that the floors of all others
+    together take from one region. Raises `ValueError`, which names the field and the value.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Region:
 
     @property
     def others(self) -> Mapping[str, str | Store | AsyncStore]:
-        """The stores of the other regions. A URL that does not say how long to wait is given more time."""
+        """The stores of the other regions. URLs without a timeout get a longer one."""
         return {
             member.name: _patient(member.store) if isinstance(member.store, str) else member.store
             for member in self.members
@@ -92,14 +92,14 @@ class Region:
         }
 
     def open(self, store: Store, holder: Holder, clock: Clock | None, failure_mode: FailureMode) -> RegionStore:
-        """Wrap `store`, this region's own store. Raises `ValueError` on a store that cannot be used."""
+        """Wrap `store`, this region's own store. Raises `ValueError` if the store cannot be used."""
         opened: RegionStore = _module("regional_store").RegionalStore(self, store, holder, clock, failure_mode)
         return opened
 
     def open_async(
         self, store: AsyncStore, holder: Holder, clock: Clock | None, failure_mode: FailureMode
     ) -> AsyncRegionStore:
-        """Wrap the async `store`, this region's own store. Raises `ValueError` on a store that cannot be used."""
+        """Wrap the async `store`, this region's own store. Raises `ValueError` if the store cannot be used."""
         opened: AsyncRegionStore = _module("async_regional_store").AsyncRegionalStore(
             self, store, holder, clock, failure_mode
         )
@@ -107,7 +107,7 @@ class Region:
 
 
 def _module(name: str) -> Any:
-    """What does the I/O: imported when it is needed, as it knows regions itself."""
+    """Import the module that does the I/O. It is imported late, because it imports this one."""
     return import_module(f"headgate.features.regions.{name}")
 
 

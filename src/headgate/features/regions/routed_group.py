@@ -1,4 +1,4 @@
-"""A group of checks on its way to the stores of several regions, and how their answers are joined. No I/O."""
+"""A group of checks for the stores of several regions, and how their answers are combined. No I/O."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from headgate.features.regions.steps import HERE, Steps, StoreCall
 
 @dataclass(slots=True)
 class RoutedGroup:
-    """A group on its way."""
+    """A group in progress."""
 
     group: Group
     here: Group | None = None  # the checks for our own store
     here_places: list[int] = field(default_factory=list)
     far: Group | None = None  # the checks for the central region's store
     far_places: list[int] = field(default_factory=list)
-    known: dict[int, Outcome] = field(default_factory=dict)  # of checks that need no store
+    known: dict[int, Outcome] = field(default_factory=dict)  # outcomes of checks that need no store
     quotas: dict[int, Quota] = field(default_factory=dict)  # the quotas to show to the caller
     answer: Answer | None = None
-    decided: Result | None = None  # here
+    decided: Result | None = None  # by our own store
 
     @property
     def waits(self) -> bool:
@@ -45,7 +45,7 @@ class RoutedGroup:
 
 
 def each_answer(answer: Any, trips: Sequence[RoutedGroup]) -> Sequence[Any]:
-    """An answer for each of several groups: an error is that of all."""
+    """Return an answer for each of several groups: an error is the answer to all."""
     return [answer] * len(trips) if isinstance(answer, StoreError) else answer
 
 
@@ -58,7 +58,7 @@ def call_all(asks: list[StoreCall]) -> Steps[list[Any]]:
 
 
 def name_region(error: Any, region: str) -> Any:
-    """An error with the region that it came from."""
+    """Return an error with the region that it came from."""
     if isinstance(error, StoreError) and region != HERE and not str(error).startswith("region "):
         error.args = (f"region {region}: {error}",)
     return error
@@ -74,7 +74,7 @@ def refuses(group: Group, result: Result) -> bool:
 
 
 def charges_of(trip: RoutedGroup) -> list[Charge]:
-    """What was charged here. With an idempotency key, it stays: a repetition would undo it again."""
+    """Return what was charged here. With an idempotency key, nothing: a repetition would undo the charge again."""
     if trip.here is None or trip.decided is None or trip.group.idempotency is not None:
         return []
     at_us = trip.decided.now_us
@@ -86,20 +86,20 @@ def charges_of(trip: RoutedGroup) -> list[Charge]:
 
 
 def outcome_given_back(check: Check, outcome: Outcome) -> Outcome:
-    """About what the store would say after a charge was undone."""
+    """Return approximately the outcome after a charge was undone."""
     if outcome.wait_us:
         return outcome
     return outcome._replace(remaining=min(outcome.remaining + check.cost, check.quota.capacity))
 
 
 def with_block(answer: Result, told: Result) -> Result:
-    """An answer with the block that its refusal began, if it did."""
+    """Return an answer with the block that its refusal started, if any."""
     result = answer._replace(block=told.block)
     return type(answer).of(result, answer.quotas) if isinstance(answer, SharedResult) else result
 
 
 def violation_of(trip: RoutedGroup) -> Group:
-    """A check that is refused, and charges nothing: as the central region has refused, it counts against the client."""
+    """Return a check that is refused and charges nothing, to count the central region's refusal against the client."""
     assert trip.far is not None
     assert isinstance(trip.answer, Result)
     refusing = [

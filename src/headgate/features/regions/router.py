@@ -1,8 +1,8 @@
-"""Router: where each check of a group is decided, and under which quota. No I/O: it yields the calls to make.
+"""Router: where each check of a group is decided, and with which quota. No I/O: it yields the calls to make.
 
-What is decided by our own store is decided there in one atomic step. A group that also needs the central region is
-charged here first, and there only if it fits; if it does not, what was charged here is undone. So it is never charged
-too little; for a moment it may be charged too much.
+Our own store decides all of its checks in one atomic step. A group that also needs the central region is charged here
+first, and there only if it fits; if it does not, the charge here is undone. So it is never charged too little, but for
+a moment it may be charged too much.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from headgate.rules.holder import Holder
 from headgate.rules.rule import MIN_AUTO_US, FailureMode, Spread
 from headgate.stores.memory import MemoryStore
 
-QUOTAS: Final = 4_096  # that are remembered
+QUOTAS: Final = 4_096  # to remember
 
 
 class Router:
-    """The router of one limiter. `notify` is called when there is something new to do in the background."""
+    """The router of one limiter. `notify` is called when there is new work for the background."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Router:
         return [self.shares, *self.counts.exchanges]
 
     def spread_of(self, check: Check) -> Spread:
-        """How a check's rule is spread over the regions, as far as that makes a difference here."""
+        """Return how regions share a check's rule, as far as it makes a difference here."""
         mode = self._holder.current.spread.get(check.rule, "separate")
         if mode == "central" and self._central == HERE:
             return "separate"
@@ -97,7 +97,7 @@ class Router:
         return mode
 
     def is_spread(self, group: Group) -> bool:
-        """Whether any rule of a group is spread over the regions."""
+        """Return whether regions share any rule of a group."""
         spread = self._holder.current.spread
         return any(check.rule in spread for check in group.checks)
 
@@ -106,7 +106,7 @@ class Router:
         return self._central
 
     def share(self, quota: Quota) -> Quota | None:
-        """This region's share of a quota by weight; None: nothing."""
+        """Return this region's share of a quota by weight; None if it is nothing."""
         if quota in self._weighed:
             return self._weighed[quota]
         limit = by_weight(quota.limit, self._weights)[self.region.name]
@@ -135,7 +135,7 @@ class Router:
         return found
 
     def nothing(self, mode: Spread, check: Check) -> Outcome:
-        """The answer when nothing may pass here."""
+        """Return the outcome when nothing may pass here."""
         quota = check.quota
         if check.cost == 0:
             return Outcome(0, 0, 0)
@@ -149,14 +149,14 @@ class Router:
         return Outcome(wait_us, 0, wait_us)
 
     def store_us(self) -> int:
-        """Our own store's time, as far as it is known."""
+        """Return our own store's time, as far as it is known."""
         known_us = self.counts.store_us(self.now_us())
         if known_us is not None:
             return known_us
         return time_ns() // 1_000 if self._clock is None else self._clock.now_us()
 
     def decide(self, groups: Sequence[Group]) -> Steps[list[Answer]]:
-        """Decide groups. The answer to one may be a `StoreError`: others are not concerned."""
+        """Decide groups. The answer to a group may be a `StoreError`, which does not affect the others."""
         trips = [self._trip(group) for group in groups]
         yield from self._first(trips)
         rest = [trip for trip in trips if trip.far is not None and trip.answer is None]
@@ -170,9 +170,9 @@ class Router:
     def refund(
         self, charges: Sequence[Charge], method: str, surcharges: Sequence[Check] = ()
     ) -> Steps[list[int] | None]:
-        """Undo charges, and make others, where they were made. Raises the first `StoreError`.
+        """Undo charges, and make others, in the stores where they belong. Raises the first `StoreError`.
 
-        Returns how much of each charge `adjust` gave back; None: that is not known.
+        Returns how much of each charge `adjust` refunded; None if that is unknown.
         """
         by_region: dict[str, tuple[list[Charge], list[Check]]] = {}
         for charge in charges:
@@ -191,7 +191,7 @@ class Router:
         return [given[id(charge)] for charge in charges] if len(given) == len(charges) else None
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Any]) -> Steps[None]:
-        """Have keys forgotten, in every region that has them. Raises the first `StoreError`."""
+        """Reset keys in every region that has them. Raises the first `StoreError`."""
         everywhere = [check for check in checks if self.spread_of(check) in ("quota", "quota_auto", "synced")]
         here = [check for check in checks if self._home(check) == HERE]
         far = [check for check in checks if self._home(check) != HERE]
@@ -228,7 +228,7 @@ class Router:
         return self._central if self.spread_of(check) == "central" else HERE
 
     def _trip(self, group: Group) -> RoutedGroup:
-        """Where the checks of a group go."""
+        """Return where the checks of a group go."""
         trip = RoutedGroup(group)
         here: list[Check] = []
         far: list[Check] = []
@@ -257,7 +257,7 @@ class Router:
         return trip
 
     def _quota(self, mode: Spread, check: Check, *, peek: bool) -> Quota | None:
-        """By which quota our own store decides a check; None: nothing may pass."""
+        """Return the quota with which our own store decides a check; None: nothing may pass."""
         if mode == "separate":
             return check.quota
         if mode == "quota":
@@ -273,10 +273,10 @@ class Router:
         return self.under(check.quota, held.limit(at_us))
 
     def _first(self, trips: list[RoutedGroup]) -> Steps[None]:
-        """Ask our own store, and the central region about groups that are all its own; peeks go to both at once."""
+        """Call our own store, and the central region for groups that are entirely its own; peeks go to both at once."""
         here = [trip for trip in trips if trip.here is not None and (trip.here.checks or trip.here.penalty)]
         first = next((place for place, trip in enumerate(trips) if trip.waits), len(trips))
-        far = [trip for trip in trips[:first] if trip.far is not None]  # later ones are not to overtake it
+        far = [trip for trip in trips[:first] if trip.far is not None]  # later groups must not overtake it
         far += [trip for trip in trips[first:] if trip.far is not None and trip.group.peek]
         asks = []
         if here:
@@ -304,7 +304,7 @@ class Router:
                 trip.answer = name_region(one, self._central)
 
     def _second(self, trips: list[RoutedGroup]) -> Steps[None]:
-        """Ask the central region about groups that fit here, if they are here at all; undo what does not fit there."""
+        """Call the central region for groups that fit here or have nothing here; undo those that do not fit there."""
         fitting = []
         for trip in trips:
             if trip.here is not None and trip.decided is not None and refuses(trip.here, trip.decided):
@@ -331,12 +331,12 @@ class Router:
                     trip.answer = with_block(trip.answer, result)
 
     def _allowed_there(self, trip: RoutedGroup, answer: Answer) -> bool:
-        """Take note of what the central region said of a group that fits here."""
+        """Record the central region's answer to a group that fits here."""
         assert trip.far is not None
         result = answer
         if (
             isinstance(answer, StoreError) and trip.here is not None
-        ):  # else it is all that was asked for, and the answer
+        ):  # else the whole group went there, and this is the answer
             result = self._fall_back(trip.far, answer)
         if not isinstance(result, Result):
             trip.answer = name_region(result, self._central)
@@ -345,7 +345,7 @@ class Router:
         return not refuses(trip.far, result)
 
     def _fall_back(self, group: Group, error: StoreError) -> Result | StoreError | IdempotencyConflict:
-        """What the failure modes of the central region's rules say; the error, if one of them refuses."""
+        """Return the result by the failure modes of the central region's rules; the error, if one of them refuses."""
         self._fallbacks += 1
         snapshot = self._holder.current
         modes = [snapshot.failure_mode_of(check.rule) or self._failure_mode for check in group.checks]
@@ -354,7 +354,7 @@ class Router:
         local = tuple(check for check, mode in zip(group.checks, modes, strict=True) if mode == "local")
         try:
             results = self._fallback.check([Group(local, group.peek)])
-        except StoreError:  # no room to count in
+        except StoreError:  # no memory left to count in
             return Result(0, tuple(map(unasked_outcome, group.checks)))
         assert isinstance(results[0], Result)
         counted = iter(results[0].outcomes)
@@ -365,7 +365,7 @@ class Router:
         return Result(results[0].now_us, tuple(outcomes))
 
     def _whole(self, trip: RoutedGroup, far: Mapping[int, Outcome], elsewhere: Result | None = None) -> Answer:
-        """The answer to a group, of its parts."""
+        """Combine the parts of the answer to a group."""
         decided = trip.decided
         outcomes = {**trip.known, **far}
         if decided is not None:
@@ -376,7 +376,7 @@ class Router:
         now_us = decided.now_us if decided is not None else elsewhere.now_us if elsewhere else self.store_us()
         block = decided.block if decided is not None else None
         if trip.far is not None and decided is not None and elsewhere is not None:
-            for place in trip.far_places:  # it was charged by another clock, and is undone by that
+            for place in trip.far_places:  # another clock charged it, and must undo it
                 outcomes[place] = OutcomeAt.of(outcomes[place], elsewhere.now_us)
         result = Result(now_us, tuple(outcomes[place] for place in range(len(trip.group.checks))), block)
         repeated = isinstance(decided, RepeatedResult) or isinstance(elsewhere, RepeatedResult)

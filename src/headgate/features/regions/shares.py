@@ -1,7 +1,7 @@
 """Shares: this region's shares of single keys, as far as this node knows, and their renewal. No I/O.
 
-The node uses a share until shortly before it ends, by a clock that started before the page was read, so that checks
-under way arrive in time. Before the first share, and after the last, the region has its floor.
+The node uses a share until shortly before it ends, by a clock that started before the page was read, so that checks in
+progress arrive in time. Before the first share, and after the last, the region has its floor.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from headgate.features.regions.link import Link
 from headgate.features.regions.region import Region
 from headgate.features.regions.steps import HERE, Steps, StoreCall
 
-MAX_KEYS: Final = 100_000  # that are remembered; others have their floor
-AT_ONCE: Final = 2_048  # keys in one call: it takes a server some milliseconds
-IDLE: Final = 10  # reports without demand here, after which a key is left to other nodes of the region
+MAX_KEYS: Final = 100_000  # remembered; other keys have their floor
+AT_ONCE: Final = 2_048  # keys in one call, which takes a server some milliseconds
+IDLE: Final = 10  # reports without demand here after which a key is left to other nodes of the region
 DRIFT: Final = 10  # a share ends early by 1/2^DRIFT of its time: clocks run at different rates
-MARGIN_US: Final = 250_000  # and by this, or a quarter of its time: checks under way must arrive before it ends
+MARGIN_US: Final = 250_000  # and by this, or a quarter of its time: checks in progress must arrive before it ends
 
 
 class HeldShare:
@@ -38,10 +38,10 @@ class HeldShare:
         self.floor = floor
         self.share = floor
         self.until_us = 0
-        self.asked = 0  # since the last report
-        self.idle = 0  # reports without demand, one after the other
-        self.page_us = 0  # the time on the page when it was last read,
-        self.seen_us = 0  # and here, after that
+        self.asked = 0  # demand since the last report
+        self.idle = 0  # consecutive reports without demand
+        self.page_us = 0  # the page's clock when it was last read,
+        self.seen_us = 0  # and the local clock after that
 
     def limit(self, at_us: int) -> int:
         """Return the limit that applies to the key in this region: its share, or else its floor."""
@@ -79,7 +79,7 @@ class RegionShares:
         table = self.table(check.key_template)
         held = table.get(check.subject)
         if held is not None and held.check.quota == check.quota:
-            held.check = held.check._replace(quota=check.quota)  # so that it is found to be the same at once
+            held.check = held.check._replace(quota=check.quota)  # so that the next comparison is fast
         else:
             with self._lock:
                 if held is None:
@@ -113,7 +113,7 @@ class RegionShares:
 
     @property
     def live(self) -> int:
-        """How many keys have a granted share that has not ended."""
+        """The number of keys with a granted share that has not ended."""
         at_us = self._now_us()
         return sum(at_us < held.until_us for held in self.all())
 
@@ -123,7 +123,7 @@ class RegionShares:
         return 0 if self._new else max(0, self._next_us - self._now_us())
 
     def work(self) -> Steps[None]:
-        """Renew the shares of all keys in use; or, if it is too early for that, of new keys only."""
+        """Renew the shares of all keys in use; if it is too early for that, only of new keys."""
         now_us = self._now_us()
         with self._lock:
             new, self._new = self._new, []
@@ -157,7 +157,7 @@ class RegionShares:
             found = fresh_share(sheet, self._me, report, page.now_us, held.terms)
             if found is not None:
                 self._use_grant(held, found, report, page, sent_us)
-                if held.idle > IDLE and not held.asked:  # another node of the region looks after it
+                if held.idle > IDLE and not held.asked:  # another node of the region renews it
                     self._drop(held)
                 continue
             after, grant = renew_share(sheet, self._me, report, page.now_us, held.terms)
@@ -177,7 +177,7 @@ class RegionShares:
         return True
 
     def _use_grant(self, held: HeldShare, grant: Grant, report: RegionReport, page: LedgerPage, sent_us: int) -> None:
-        """Use a share from now on, until it ends."""
+        """Use a share from now until it ends."""
         held.asked = max(0, held.asked - report.asked)
         held.idle = 0 if report.asked else held.idle + 1
         lives_us = grant.until_us - page.now_us
@@ -198,7 +198,7 @@ class RegionShares:
         return RegionReport(quota.limit - result.outcomes[0].remaining, number, last, as_of_us, held.asked)
 
     def _drop(self, held: HeldShare) -> None:
-        """Forget a key without demand, whose unused share has been given back."""
+        """Drop a key without demand, whose unused share has been given back."""
         with self._lock:
             table = self._tables[held.check.key_template]
             if table.get(held.check.subject) is held:

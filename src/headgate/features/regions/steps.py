@@ -1,4 +1,4 @@
-"""Calls to the regions' stores, as the parts that do no I/O yield them."""
+"""Calls to the regions' stores, as yielded by the parts that do no I/O."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ HERE: Final = ""  # our own region
 
 
 class StoreCall(NamedTuple):
-    """A call to a region's store. The answer is what it returns, or its `StoreError`."""
+    """A call to a region's store. The answer is its result, or its `StoreError`."""
 
     region: str
     method: str
     arguments: tuple[Any, ...]
 
 
-# Yields calls that can be made at the same time, and is sent their answers.
+# Yields calls that can be made at the same time, and receives their answers.
 Steps = Generator[list[StoreCall], list[Any], T]
 
 

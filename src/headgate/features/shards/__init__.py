@@ -1,5 +1,5 @@
-"""Shards: a hot limit divided into parts, which are kept and charged in different places of the store.
+"""Shards: a hot limit divided into parts that are kept and charged in different places of the store.
 
-`sharded_store` is a store in front of the store. `groups` and `search` decide where to look, and do no I/O;
-`headgate.core.shards` has the arithmetic.
+`sharded_store` wraps the store. `groups` and `search` choose the shards, and do no I/O; `headgate.core.shards` has the
+arithmetic.
 """

@@ -1,11 +1,11 @@
-"""Sharding: decide groups with rules that have shards, and say what to send to the store for them.
+"""Sharding: decide groups with rules that have shards, and yield what to send to the store for them.
 
-It does no I/O. `decide` is a generator: it yields groups for the store, and is sent its answers, or thrown its error.
+It does no I/O. `decide` is a generator: it yields groups for the store, and receives its answers or its error.
 
 A request first tries its home shard, which depends on the node and the subject. If that shard has no room, it tries the
 others, one after the other, each time with all other checks of the group. The group is charged as a whole or not at
-all, and refused only when every shard has refused it. A store that remembers refusals answers for full shards without
-a call.
+all, and refused only when every shard has refused it. A store that caches denials answers for full shards without a
+call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Shards = Mapping[str, int]  # the number of shards by rule id, of rules with sha
 
 
 def decide(groups: Sequence[Group], shards: Shards, start: int) -> Generator[list[Group], Sequence[Any], list[Any]]:
-    """Decide groups. `start` is any number of this node's own, from which its home shards follow.
+    """Decide groups. `start` is a number of this node that determines its home shards.
 
     Raises the store's error if no group was decided. Otherwise the error is the answer to each group that it concerns.
     """
@@ -48,7 +48,7 @@ def home_of(subject: str, start: int) -> int:
 
 
 def surcharges(checks: Sequence[Check], shards: Shards) -> Generator[list[Group], Sequence[Any], list[Check]]:
-    """Lay out checks that are charged whether they fit or not. Rules with shards are charged where there is room."""
+    """Lay out checks that are charged even if they do not fit. Rules with shards are charged where there is room."""
     searches = [
         ShardSearch(check._replace(cost=0), shards[check.rule], 0) if check.rule in shards else None for check in checks
     ]
@@ -73,7 +73,7 @@ def everywhere(checks: Sequence[Check], shards: Shards) -> list[Check]:
 
 
 class _ShardedGroup:
-    """A group on its way to its answer."""
+    """A group that is being decided."""
 
     __slots__ = ("_error", "_group", "_kind", "_outcomes", "_round", "_searches", "_shadow", "answer", "refused")
 
@@ -91,7 +91,7 @@ class _ShardedGroup:
                 self._searches[place] = ShardSearch(check, shards[check.rule], home, look=group.peek)
         self._outcomes: dict[int, Outcome] = {}  # of the other checks
         self._round = 0
-        self._shadow: ShardSearch | None = None  # checked by itself, when all else is decided
+        self._shadow: ShardSearch | None = None  # checked separately, after everything else is decided
         self._kind: type[Result] = Result  # RepeatedResult as soon as a part of the answer is a repetition
 
     def ask(self) -> Group:
@@ -101,7 +101,7 @@ class _ShardedGroup:
         if key is not None and self._round:
             key = key._replace(scope=join_facts((key.scope, str(self._round))))
         if self._shadow is not None:
-            # All of it or nothing: so it is enforced, in a group of its own.
+            # All or nothing: so it is enforced, in a separate group.
             checks = tuple(check._replace(enforced=check.cost > 0) for check in self._shadow.asked)
             return Group(checks, group.peek or self.refused, key)
         checks = ()
@@ -111,7 +111,7 @@ class _ShardedGroup:
         return Group(checks, group.peek, key, group.penalty)
 
     def pass_over(self, error: StoreError) -> bool:
-        """Go on after an error. Returns whether another shard can be tried: not if the group may have been charged."""
+        """Continue after an error. Return whether another shard can be tried: not if the group was sent."""
         if not isinstance(error, StoreUnavailable) or error.sent:
             return False
         searches = [self._shadow] if self._shadow is not None else list(self._searches.values())
@@ -122,7 +122,7 @@ class _ShardedGroup:
         return True
 
     def take_answer(self, answer: Answer) -> None:
-        """Take the store's answer to the last group. If that ends the search, set `answer`."""
+        """Record the store's answer to the last group. If that ends the search, set `answer`."""
         if not self._searches or not isinstance(answer, Result) or not answer.outcomes:
             self.answer = answer
             return
@@ -149,7 +149,7 @@ class _ShardedGroup:
             self._go_on(answer)
 
     def _go_on(self, answer: Result) -> None:
-        """All that is enforced is decided: see to shadows that had no room at first, and then answer."""
+        """Continue after all enforced checks are decided: first with shadows that had no room, then with the answer."""
         for search in self._searches.values():
             if not search.check.enforced and not search.fits and search.advance():
                 self._shadow = search

@@ -17,15 +17,15 @@ from headgate.rules.holder import Holder
 
 
 class Home:
-    """Which rules have shards, and at which one this node starts."""
+    """The rules that have shards, and the shard with which this node starts."""
 
     def __init__(self) -> None:
-        self.holder: Holder | None = None  # of the rules in force; there as soon as the limiter has it
+        self.holder: Holder | None = None  # of the rules in force; set as soon as the limiter has it
         self.reset_after_fork()
         renew_in_children(self)
 
     def reset_after_fork(self) -> None:
-        """Another process is another node."""
+        """Choose another start in a forked child, which is another node."""
         self.start = randbits(16)
 
     @property
@@ -34,25 +34,25 @@ class Home:
 
 
 def parts_of(plan: Plan, shards: int) -> list[Check]:
-    """Return the limits of a plan's only rule, by shard: under an id that has no shards."""
+    """Return the limits of a plan's only rule, one per shard, with an id that has no shards."""
     return [part._replace(rule="") for part in checks_of(plan.limits[0], shards)]
 
 
 def search_of(plan: Plan, subjects: tuple[str, ...], shards: int, home: Home) -> ShardSearch:
-    """Return the search for a shard with room for a request of cost 1, which any shard can hold by itself."""
+    """Return the search for a shard with room for a request of cost 1, which fits into any single shard."""
     (subject,) = subjects
     return ShardSearch(plan.limits[0]._replace(subject=subject, cost=1), shards, home_of(subject, home.start))
 
 
 def pass_over(search: ShardSearch, error: StoreUnavailable) -> StoreUnavailable:
-    """Go on to the next shard when one could not be reached. Raises the error if it was sent, or no shard is left."""
+    """Continue after a shard could not be reached. Raises the error if it was sent, or no shard is left."""
     if error.sent or not search.skip_part():
         raise error
     return error
 
 
 def is_last(search: ShardSearch, decision: Decision, away: StoreUnavailable | None) -> bool:
-    """Whether a shard's refusal is final. Raises the error of one that could not be reached: it may have had room."""
+    """Return whether a shard's refusal is final. Raises the error of an unreachable shard, which may have had room."""
     search.record_answers(decision.outcomes, decision.at_us)
     if search.advance():
         return False
@@ -62,7 +62,7 @@ def is_last(search: ShardSearch, decision: Decision, away: StoreUnavailable | No
 
 
 def conclude(plan: Plan, states: WarningStates | None, search: ShardSearch, decision: Decision) -> Decision:
-    """Return a shard's decision as one on the whole limit."""
+    """Return a shard's decision as a decision on the whole limit."""
     if decision.allowed:
         search.record_answers(decision.outcomes, decision.at_us)
     whole = (search.outcome(charged=decision.allowed),)

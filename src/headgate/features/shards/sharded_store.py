@@ -1,5 +1,5 @@
 # Generated from async_sharded_store.py by scripts/generate-sync: edit that file, and run `make generate`.
-"""Rules with `shards`: a store in front of the store, which divides their limits. All other checks pass through."""
+"""Rules with `shards`: a store that wraps another and divides their limits. All other checks pass through."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from headgate.stores.protocol import (
 )
 
 Answers = Sequence[Answer]
-ONE: Final = (1,)  # the costs of a request that any shard can hold by itself
+ONE: Final = (1,)  # the costs of a request that fits into any single shard
 
 
 class ShardedStore:
-    """A store in front of another: it can do what that can, no more and no less."""
+    """A store that wraps another. It has the same optional methods as that store."""
 
-    # There if the store has them. None refers to this object, so that it is gone as soon as nothing uses it.
+    # Set if the store has them. None of them references this object, so that it is freed as soon as it is unused.
     compile: Any
     save_reservation: Any
     reserve: Any
@@ -63,7 +63,7 @@ class ShardedStore:
         return _check(self.store, self.home, groups)
 
     def refund(self, charges: Sequence[Charge]) -> None:
-        self.store.refund(charges)  # each has the shard that was charged
+        self.store.refund(charges)  # each names the shard that was charged
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         self.store.reset(everywhere(checks, self.home.shards), clients)
@@ -82,7 +82,7 @@ def _check(store: Store, home: Home, groups: Sequence[Group]) -> Answers:
 def _reserve(
     store: AtomicReservingStore, home: Home, reservation_id: str, pending: Record, ttl_us: int
 ) -> Answer | None:
-    """Charge and record in one step; None for rules with shards, of which several may have to be tried."""
+    """Charge and record in one step; None for rules with shards, because several shards may have to be tried."""
     if any(one.charge.check.rule in home.shards for one in pending.reserved):
         return None
     return store.reserve(reservation_id, pending, ttl_us)
@@ -95,7 +95,7 @@ def _adjust(
 
 
 def _compile(store: Store, home: Home, plan: Plan, states: WarningStates | None = None) -> Program:
-    """Return the program of a plan. One that has no shards is the store's own."""
+    """Return the program of a plan. A plan without shards gets the store's own program."""
     shards = home.shards
     counts = [shards.get(limit.rule, 1) for limit in plan.limits]
     if max(counts, default=1) == 1:
