@@ -1,1 +1,2 @@
-"""What was refused, or would have been: kept as events, off the path of the checks. No decision depends on it."""
+"""Records refusals, and what shadow rules would have refused, as events in the background. No decision depends on
+it."""

@@ -1,8 +1,8 @@
-"""The auditor: keeps what was refused, off the path of the checks.
+"""The auditor: records refusals in the background.
 
-An event goes from memory to the spool on disk, and from there to the database, by a thread each: neither a slow disk
-nor a database that is down holds up the other, or a check. What is in the spool survives the process; what is written
-from there twice, because the outcome of the first attempt is unknown, is in the database once.
+One thread moves events from memory to the spool on disk, another from there to the database. So neither a slow disk nor
+a database that is down delays the other, or a check. Events in the spool survive the process. A batch that is
+written twice, because the outcome of the first attempt is unknown, is in the database once.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ RETRY_SECONDS: Final = (
     0.5,
     1.0,
     2.0,
-)  # before the next attempt to write to a database that is down; the last one repeats
-ADOPT_SECONDS: Final = 60.0  # between looks for what processes that are gone have left
-RETAIN_SECONDS: Final = 600.0  # between looks for old events, once there are none
-STEP: Final = 1_000  # old rows that are deleted at once
-PAUSE_SECONDS: Final = 0.05  # after that
-MAX_UNSPOOLED: Final = 600  # windows that are kept in memory while the spool cannot be written: a minute's
+)  # before the next attempt to write to the database; the last one repeats
+ADOPT_SECONDS: Final = 60.0  # between checks for spools of ended processes
+RETAIN_SECONDS: Final = 600.0  # between checks for old events, once there are none
+STEP: Final = 1_000  # old rows deleted in one step
+PAUSE_SECONDS: Final = 0.05  # between steps
+MAX_UNSPOOLED: Final = 600  # windows kept in memory while the spool cannot be written: a minute's worth
 
 log = logging.getLogger("headgate")
 
 
 @dataclass(frozen=True, slots=True)
 class AuditStatus:
-    """How an auditor is doing. All figures but the last three count events, since it was made."""
+    """The state of an auditor. All figures except the last three count events since its creation."""
 
     recorded: int
-    spooled: int  # that are, or were, on disk
-    written: int  # to the database; of earlier processes too
-    dropped: int  # that are lost: the spool was full or broken, or could not be written for long
-    backlog: int  # that are not yet known to be in the database
-    failed: int  # that could not be recorded because of a bug
+    spooled: int  # written to disk
+    written: int  # written to the database, including earlier processes' events
+    dropped: int  # lost: the spool was full or damaged, or could not be written for long
+    backlog: int  # not yet known to be in the database
+    failed: int  # not recorded because of a bug
     deleted: int  # old rows
     spool_bytes: int
-    error: str | None  # why the database or the spool cannot be written right now
+    error: str | None  # why the database or the spool cannot be written now
 
 
 class Auditor:
-    """A `Recorder` that keeps events in a database, by way of a spool in `directory`.
+    """A `Recorder` that stores events in a database, through a spool in `directory`.
 
-    `directory` may be shared by processes of one machine. `node` names this process in events. What `usage` has counted
-    takes the same way. Call `start` in the
-    process that records, and `close` at its end. Without `start`, nothing happens but by `flush`, `write` and `retain`.
-    Raises `OSError` when the directory cannot be used; the database may be away. Safe to share between threads.
+    Processes of one machine may share `directory`. `node` names this process in events. The counts of `usage` are
+    stored in the same way. Call `start` in the process that records, and `close` at its end. Without `start`, only
+    `flush`, `write` and `retain` move events. Raises `OSError` if the directory cannot be used; the database may be
+    down. Safe to share between threads.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Auditor:
         usage: UsageCounter | None = None,
         tell: Callable[[Sequence[Event]], None] | None = None,
     ) -> None:
-        self._tell = tell  # of events, as they are taken from memory; it must not block
+        self._tell = tell  # called with events as they leave memory; must not block
         self.options = options or AuditOptions()
         self._usage = usage
         self._events = Events(database)
@@ -93,34 +93,34 @@ class Auditor:
         self._digest = Digest(self._spool.run, self.options.subjects)
         self._buffer = Buffer(node or f"{socket.gethostname()}:{os.getpid()}", self.options)
         self._flushing = Lock()
-        self._unspooled: deque[tuple[EventBatch, int]] = deque()  # and how many events each has
-        self._taken = 0  # events, from the buffer, that are in there or were
+        self._unspooled: deque[tuple[EventBatch, int]] = deque()  # each with its number of events
+        self._taken = 0  # events taken from the buffer
         self._writing = Lock()
         self._stop_flushing, self._stop_writing = Signal(), Signal()
         self._threads: list[Thread] = []
         self._spooled = self._written = self._dropped = self._failed = self._deleted = 0
-        self._errors: dict[str, str] = {}  # by what fails
+        self._errors: dict[str, str] = {}  # by the part that fails
 
     def record(self, facts: Mapping[str, str], cost: Cost, decision: Decision) -> None:
-        """Keep a refusal, or what shadows would have refused. Never blocks, never raises."""
+        """Record a refusal, or what shadow rules would have refused. Never blocks, never raises."""
         try:
             self._buffer.add(facts, cost, decision)
-        except Exception:  # a check must not fail because it could not be recorded, whatever the reason
+        except Exception:  # a check must not fail because it could not be recorded
             self._failed += 1
             if self._failed == 1:
                 log.exception("audit: a decision could not be recorded; further ones are counted")
 
     def start(self) -> None:
-        """Have threads of its own flush, write and retain from now on."""
+        """Start threads that flush, write and retain."""
         for name, work in (("spool", self._keep_flushing), ("write", self._keep_writing)):
             thread = Thread(target=work, name=f"headgate-audit-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def flush(self) -> None:
-        """Put all that was recorded into the spool. When this returns, it is safe from a crash.
+        """Write all recorded events to the spool. When this returns, they survive a crash.
 
-        Raises `OSError` when the spool cannot be written: then it is tried again with the next flush.
+        Raises `OSError` if the spool cannot be written; the next flush tries again.
         """
         with self._flushing:
             window, usage = self._buffer.take(), [] if self._usage is None else self._usage.take()
@@ -140,7 +140,7 @@ class Auditor:
                 self._spooled += events
 
     def write(self) -> None:
-        """Write all that is in the spool to the database. Raises `DatabaseError`; then it stays there."""
+        """Write all events in the spool to the database. Raises `DatabaseError`; then they stay in the spool."""
         with self._writing:
             while True:
                 run, records = self._spool.read()
@@ -153,13 +153,13 @@ class Auditor:
                 self._dropped += sum(record.events for record in records) - sum(one.events for one, _ in batches)
 
     def adopt(self) -> None:
-        """Take over what processes that are gone have left in the directory."""
+        """Take over the spools of ended processes in the directory."""
         found = self._spool.adopt()
         if found:
-            log.warning("audit: found up to %d events that another process has left: they are written now", found)
+            log.warning("audit: found up to %d events that another process has left: writing them now", found)
 
     def retain(self) -> int:
-        """Delete some of what is older than its retention, in one short step. Returns how many rows; 0: none are left.
+        """Delete some rows older than their retention, in one short step. Returns their number; 0 if none are left.
 
         Raises `DatabaseError`.
         """
@@ -176,11 +176,11 @@ class Auditor:
         return 0
 
     def status(self) -> AuditStatus:
-        """How it is doing."""
+        """Return the auditor's state."""
         spool, errors = self._spool, list(self._errors.values())
         recorded = self._buffer.recorded
-        # In the order in which events travel, and each is noted at the next place before it leaves the last: none is
-        # missed that is on its way from one to the other meanwhile.
+        # In the order in which events move. Each is counted at the next place before it leaves the last one, so none
+        # is missed while it moves.
         backlog = recorded - self._taken
         backlog += sum(events for _, events in list(self._unspooled))
         backlog += spool.backlog
@@ -197,7 +197,7 @@ class Auditor:
         )
 
     def close(self, timeout: float = 5.0) -> None:
-        """Write what there is, for at most so many seconds. What is left stays in the spool for the next process."""
+        """Write remaining events, for at most `timeout` seconds. The rest stays in the spool for the next process."""
         deadline = time.monotonic() + timeout
         self._stop_flushing.set()
         self._attempt("spool", self.flush)
@@ -245,21 +245,21 @@ class Auditor:
             self._stop_writing.wait(pause)
 
     def _attempt(self, what: str, work: Callable[[], object]) -> bool:
-        """Whether it went well. That something fails is logged once, and that it does no longer."""
+        """Do some work, and return whether it succeeded. Logs the first failure, and the recovery."""
         try:
             work()
         except (DatabaseError, OSError) as error:
             if what not in self._errors:
-                log.error("audit: %s: events wait until this is over: %s", what, error)  # noqa: TRY400
+                log.error("audit: %s: events wait until this works again: %s", what, error)  # noqa: TRY400
             self._errors[what] = f"{what}: {error}"
             return False
-        except Exception as error:  # the thread must not end unnoticed
+        except Exception as error:  # the thread must not end
             if what not in self._errors:
                 log.exception("audit: %s: events wait", what)
             self._errors[what] = f"{what}: {error!r}"
             return False
         if self._errors.pop(what, None) is not None:
-            log.warning("audit: %s: fine again", what)
+            log.warning("audit: %s: works again", what)
         return True
 
 
@@ -268,12 +268,12 @@ def _encode(batch: EventBatch) -> bytes:
 
 
 def _decode(record: SpooledBatch) -> EventBatch | None:
-    """The batch of a record; None: another version of Headgate wrote it, and we cannot read it."""
+    """Return the batch of a record; None if another version of Headgate wrote it, and this one cannot read it."""
     try:
-        events, counts, *more = json.loads(record.payload)  # versions before usage was kept wrote two lists
+        events, counts, *more = json.loads(record.payload)  # older versions, without usage, wrote two lists
         usage = [UsageCount(*count) for count in (more[0] if more else ())]
         if any(len(count.figures) != len(FIGURES) for count in usage):
-            raise ValueError(f"usage must have {len(FIGURES)} figures")  # noqa: TRY301 - told below
+            raise ValueError(f"usage must have {len(FIGURES)} figures")  # noqa: TRY301 - logged below
         return EventBatch(
             record.number, [Event(*event) for event in events], [Count(*count) for count in counts], usage
         )

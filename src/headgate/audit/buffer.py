@@ -1,7 +1,7 @@
-"""What was recorded and is not yet on disk: counted at once, and kept as rows as long as there are few.
+"""Recorded events that are not yet on disk. All are counted at once; rows are kept as long as there are few.
 
-Whatever comes, its size is bounded: that is why counting and sampling happen here, in the caller's thread. The rest of
-the work is left to the thread that takes the window.
+Its size is bounded, which is why counting and sampling happen here, in the caller's thread. The thread that takes the
+window does the rest of the work.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from headgate.core.verdict import restrictiveness
 from headgate.db.events import ANNOTATE, MAX_TEXT, MINUTE_US, Event, kept_text
 from headgate.rules.rule import GLOBAL
 
-CLIENT: Final = ("user", "ip", "api_key", "tenant")  # the facts by which events are counted, whatever the rule
-COLUMNS: Final = (*CLIENT, "endpoint", "method", "tier")  # the facts that have columns of their own
-OTHER: Final = "(other)"  # stands for all subjects for which there was no room
-MAX_FACTS: Final = 16  # of those without a column
-MAX_DIMENSIONS: Final = 10_000  # that are remembered; there are as many as rules
+CLIENT: Final = ("user", "ip", "api_key", "tenant")  # the facts by which events of every rule are counted
+COLUMNS: Final = (*CLIENT, "endpoint", "method", "tier")  # the facts with their own columns
+OTHER: Final = "(other)"  # all subjects that there was no room for
+MAX_FACTS: Final = 16  # without a column
+MAX_DIMENSIONS: Final = 10_000  # cached; there are as many as rules
 
 
 class EventKey(NamedTuple):
-    """Whose events are counted together: what one client did at one rule in one minute."""
+    """The key of a count: the events of one client at one rule in one minute."""
 
     minute_us: int
     rule: str
@@ -43,19 +43,19 @@ class EventKey(NamedTuple):
 
 
 class FlushWindow:
-    """What was recorded between two flushes."""
+    """The events recorded between two flushes."""
 
     __slots__ = ("candidates", "recorded", "rows", "tallies")
 
     def __init__(self) -> None:
         self.recorded = 0
         self.tallies: dict[EventKey, list[int]] = {}  # count and cost
-        self.rows: list[Event] = []  # that have no id yet
-        self.candidates = 0  # for a row: what the sampling of single clients has left
+        self.rows: list[Event] = []  # without ids yet
+        self.candidates = 0  # rows left after sampling each client
 
 
 class Buffer:
-    """Takes events in. Safe to share between threads."""
+    """Collects events. Safe to share between threads."""
 
     def __init__(self, node: str, options: AuditOptions) -> None:
         self._node = node
@@ -63,13 +63,13 @@ class Buffer:
         self._lock = Lock()
         self._window = FlushWindow()
         self._dimensions: dict[str, str] = {}  # by key template
-        self.recorded = 0  # since it was made
+        self.recorded = 0  # since its creation
 
     def add(self, facts: Mapping[str, str], cost: Cost, decision: Decision) -> None:
-        """Count a decision, and keep it if it is to be kept.
+        """Count a decision, and sample it.
 
-        A refusal is an event of the rule that binds. A request that passes although rules that do not
-        enforce are over their limits is an event of each of them, of reason `shadow` or `annotate`.
+        A refusal is an event of the binding rule. A request that is allowed although over the limits of rules that do
+        not enforce is an event of each of them, with reason `shadow` or `annotate`.
         """
         checks, outcomes, subjects = decision.plan.limits, decision.outcomes, decision.subjects
         if decision.allowed:
@@ -89,7 +89,7 @@ class Buffer:
             )
 
     def take(self) -> FlushWindow | None:
-        """What has been recorded since the last time; None: nothing."""
+        """Take the events recorded since the last call; None if there are none."""
         if not self._window.recorded:
             return None
         with self._lock:
@@ -129,12 +129,12 @@ class Buffer:
                 window.candidates += 1
                 weight *= _weight(window.candidates, options.rows, options.one_in)
             if weight:
-                name = "" if decision.allowed else decision.id  # one decision is an event of each of several shadows
+                name = "" if decision.allowed else decision.id  # one decision may be an event of several shadow rules
                 window.rows.append(_event(name, self._node, facts, cost, client, at_us, check, outcome, weight))
 
     def _new_tally(self, window: FlushWindow, client: EventKey) -> list[int]:
         if len(window.tallies) >= self._options.clients:
-            # What was not there is not among the others either.
+            # Absent facts stay absent.
             client = EventKey(*client[:4], client.subject and OTHER, *[name and OTHER for name in client[5:]])
         return window.tallies.setdefault(client, [0, 0])
 
@@ -145,7 +145,7 @@ class Buffer:
 
 
 def _weight(number: int, full: int, one_in: int) -> int:
-    """How many events the one of this number stands for: the first ones for themselves; 0: it is left out."""
+    """Return how many events the event with this number represents: 1 for the first ones, 0 if it is dropped."""
     if number <= full:
         return 1
     return 0 if (number - full) % one_in else one_in
@@ -157,7 +157,7 @@ def _shorten(client: EventKey) -> EventKey:
 
 
 def _subject(facts: Mapping[str, str], dimension: str, subject: str) -> str:
-    """The subject as people read it. Decisions that no store made, of a blocked client say, do not have it."""
+    """Return the subject in readable form. Decisions without the store, such as of a blocked client, have none."""
     parts = split_facts(subject) if subject else tuple(facts.get(name, "") for name in dimension.split("+"))
     return parts[0] if len(parts) == 1 else json.dumps(parts, ensure_ascii=False)
 

@@ -1,4 +1,4 @@
-"""Makes batches of what was recorded: gives events their ids, masks credentials, and counts by subject."""
+"""Makes batches of recorded events: assigns ids, masks credentials, and counts by subject."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from headgate.db.events import Count, Event, EventBatch, kept_text
 from headgate.db.usage import UsageCount
 from headgate.masking import MASK, is_secret_name, masked
 
-Subject = tuple[int, str, str, str, str]  # the fields of a Count that tell it from others
+Subject = tuple[int, str, str, str, str]  # the fields that identify a Count
 
 
-_TEXTS: Final = ("user", "ip", "tenant", "endpoint", "tier")  # of an event, that clients may put anything into
-_MOST_MASKED: Final = 10_000  # texts that are remembered with what they look like masked
+_TEXTS: Final = ("user", "ip", "tenant", "endpoint", "tier")  # an event's fields that clients control
+_MOST_MASKED: Final = 10_000  # cached texts
 _masked = lru_cache(_MOST_MASKED)(masked)
 
 
 def _masked_subject(dimension: str, subject: str) -> str:
-    """A subject without credentials. Keys of the API are hashed before they come here."""
+    """Return a subject without credentials. API keys are already hashed."""
     if any(is_secret_name(fact) for fact in dimension.split("+") if fact != "api_key"):
         return MASK
     return _masked(subject)
 
 
 class Digest:
-    """Numbers the batches of one run, and their events. For one thread at a time.
+    """Numbers the batches of one run and their events. For one thread at a time.
 
-    A run has at most so many `subjects` in a minute, so that a flood of ever new ones does not fill the database; the
-    rest of each rule and dimension is counted together.
+    A run counts at most `subjects` subjects a minute, so that a flood of new ones does not fill the database; the rest
+    of each rule and dimension is counted together.
     """
 
     def __init__(self, run: str, subjects: int) -> None:
@@ -42,12 +42,12 @@ class Digest:
         self._seen: set[Subject] = set()  # in this minute
 
     def batch(self, window: FlushWindow, usage: Sequence[UsageCount] = ()) -> EventBatch:
-        """The next batch."""
+        """Return the next batch."""
         self._batches += 1
         return EventBatch(self._batches, [self._number(event) for event in window.rows], self._counts(window), usage)
 
     def _number(self, event: Event) -> Event:
-        """Give an event an id, unless it has that of its decision, and mask what looks like a credential."""
+        """Assign an id to an event unless it has its decision's, and mask what looks like a credential."""
         name = event.id
         if not name:
             self._events += 1

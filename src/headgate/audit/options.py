@@ -1,4 +1,4 @@
-"""What can be set of the audit."""
+"""The options of the audit log."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions:
-    """How events are kept. All times are seconds. Raises `ValueError` that names the field and its value.
+    """How events are stored. All times are in seconds. Raises `ValueError`, which names the field and its value.
 
-    What is not yet in the spool when a process is killed is lost: `flush_seconds` is the bound. Sampling works on the
-    events between two flushes: of one client at one rule, the first `rows_per_client` are kept as rows, and of those
-    after them one in `one_in`; when there would be more than `rows` in all, one in `one_in` of the rest. Counts are
-    never sampled, but for more clients between two flushes than `clients`, or more subjects in a minute than
-    `subjects`, the rest is counted together.
+    A killed process loses the events that are not yet in the spool: at most `flush_seconds` of them. Sampling applies
+    to the events between two flushes: for one client at one rule, the first `rows_per_client` become rows, then one in
+    `one_in`; beyond `rows` in all, one in `one_in` of the rest. Counts are never sampled, but clients beyond `clients`
+    between two flushes, and subjects beyond `subjects` in a minute, are counted together.
     """
 
-    retention: float | None = 90 * 86_400.0  # how long events are kept; None: for ever
+    retention: float | None = 90 * 86_400.0  # how long events are kept; None: forever
     usage_retention: float | None = 30 * 86_400.0  # … usage by the minute
     usage_hourly_retention: float | None = 365 * 86_400.0  # … and by the hour
     flush_seconds: float = 0.1  # from memory to the spool
     write_seconds: float = 0.5  # from the spool to the database
-    spool_bytes: int = 64 * 1024 * 1024  # when there is more, the oldest are dropped
+    spool_bytes: int = 64 * 1024 * 1024  # beyond it, the oldest events are dropped
     rows_per_client: int = 5
     rows: int = 100
     one_in: int = 100

@@ -1,4 +1,4 @@
-"""How the service tells of decisions that are to be kept."""
+"""The interface through which the service records decisions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Recorder(Protocol):
     """Records events in the background: it never blocks and never raises."""
 
     def record(self, facts: Mapping[str, str], cost: Cost, decision: Decision) -> None:
-        """A request was refused, or would have been by a shadow rule."""
+        """Record a request that was refused, or that a shadow rule would have refused."""
 
 
 class Forgetful:
-    """Keeps nothing."""
+    """A recorder that records nothing."""
 
     def record(self, facts: Mapping[str, str], cost: Cost, decision: Decision) -> None:
-        """Does nothing."""
+        """Do nothing."""

@@ -1,11 +1,11 @@
 """The spool: batches on disk that are not yet known to be in the database.
 
-A directory has one subdirectory per run, that is per start of a process, which holds a lock on it as long as it lives.
-A process that finds those of dead processes adopts them. In it are segments: files of one line per batch,
+A directory has one subdirectory per run, that is per start of a process, which holds a lock on it while it lives. A
+process that finds subdirectories of dead processes adopts them. Each holds segments: files with one line per batch,
 
     <CRC-32 of the rest, 8 hexadecimal digits> <number of the batch> <how many events> <payload>
 
-that are only ever appended to, and deleted as a whole. A line that was cut off, or damaged otherwise, is skipped.
+Segments are only appended to, and deleted as a whole. A truncated or damaged line is skipped.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from threading import Lock
 from typing import Final, NamedTuple
 from zlib import crc32
 
-SEGMENTS: Final = 16  # that fit into a spool: when it is full, this part of it is dropped at a time
-READ_BYTES: Final = 1024 * 1024  # that are read at a time, and one line more
+SEGMENTS: Final = 16  # in a full spool: when it is full, one of them is dropped
+READ_BYTES: Final = 1024 * 1024  # read at a time, plus one line
 LOCK: Final = "lock"
-NEW: Final = ".new-"  # begins the name of a directory that is not locked yet
+NEW: Final = ".new-"  # prefix of a directory that is not locked yet
 
 log = logging.getLogger("headgate")
 
@@ -35,27 +35,27 @@ class Segment:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.size = 0  # of what was written whole
-        self.read = 0  # of what is known to be in the database
+        self.size = 0  # bytes of complete lines
+        self.read = 0  # bytes known to be in the database
         self.events = 0  # in the rest
-        self.sealed = False  # nothing is appended any more
+        self.sealed = False  # no longer appended to
         self.dropped = False
 
 
 class SpooledBatch(NamedTuple):
-    """One batch, as it is in a segment."""
+    """A batch in a segment."""
 
     number: int
     events: int
     payload: bytes
     segment: Segment
-    end: int  # where it ends there
+    end: int  # its end in the segment
 
 
 class Spool:
-    """Batches in the order in which they came, in a directory, up to `max_bytes`. Safe to share between threads.
+    """Batches in order of arrival, in a directory, up to `max_bytes`. Safe to share between threads.
 
-    Raises `OSError` when the directory cannot be used.
+    Raises `OSError` if the directory cannot be used.
     """
 
     def __init__(self, directory: Path, *, max_bytes: int) -> None:
@@ -63,13 +63,13 @@ class Spool:
         self._max_bytes = max_bytes
         self._lock = Lock()
         self._segments: list[Segment] = []  # the oldest first
-        self._current: Segment | None = None  # of them, the one that is appended to
-        self._locks: dict[Path, int] = {}  # the runs that we hold
+        self._current: Segment | None = None  # the one that is appended to
+        self._locks: dict[Path, int] = {}  # of the runs that we hold
         self._file = -1  # of the current segment
-        self._made = 0  # segments of our own
+        self._made = 0  # number of our own segments
         self.size = 0
-        self.backlog = 0  # events that are not known to be in the database
-        self.dropped = 0  # events that were in segments that had to go
+        self.backlog = 0  # events not known to be in the database
+        self.dropped = 0  # events in dropped segments
         self.damaged = 0  # lines that could not be read
         self.run = f"{time.time_ns() // 1_000:014x}{os.urandom(1).hex()}"  # sorts by age
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ class Spool:
         _sync(directory)
 
     def append(self, number: int, events: int, payload: bytes) -> None:
-        """Add a batch. When this returns, it survives a crash. Raises `OSError`: then it is as if nothing was done."""
+        """Add a batch. When this returns, it survives a crash. Raises `OSError`, and then adds nothing."""
         line = b"%d %d %b\n" % (number, events, payload)
         line = b"%08x %b" % (crc32(line), line)
         with self._lock:
@@ -98,7 +98,7 @@ class Spool:
                 _write(self._file, line)
                 os.fsync(self._file)
             except OSError:
-                self._seal()  # a line that is cut off is skipped, but nothing may follow it
+                self._seal()  # a truncated line is skipped, but nothing may follow it
                 raise
             segment.size += len(line)
             segment.events += events
@@ -106,7 +106,7 @@ class Spool:
             self.backlog += events
 
     def adopt(self) -> int:
-        """Take over what processes that are gone have left. Returns how many events that is, at most."""
+        """Take over the spools of ended processes. Returns the maximum number of their events."""
         adopted: list[Segment] = []
         with self._lock:
             for run in sorted(self._directory.iterdir()):
@@ -127,13 +127,13 @@ class Spool:
         return sum(segment.events for segment in adopted)
 
     def read(self) -> tuple[str, list[SpooledBatch]]:
-        """The next batches, all of one run, and which; none: there are none. They stay until they are `done`."""
+        """Return the next batches, all of one run, and that run. They stay in the spool until `done`."""
         with self._lock:
             for segment in list(self._segments):
                 records = self._records(segment)
                 if records:
                     return segment.path.parent.name, records
-                if segment.events:  # that were there once
+                if segment.events:  # the file has lost them
                     self.dropped += segment.events
                     self.backlog -= segment.events
                     segment.events = 0
@@ -141,11 +141,11 @@ class Spool:
         return "", []
 
     def done(self, records: Sequence[SpooledBatch]) -> None:
-        """These are in the database."""
+        """Remove batches that are now in the database."""
         with self._lock:
             for record in records:
                 segment = record.segment
-                if segment.dropped:  # meanwhile: it was in time after all
+                if segment.dropped:  # dropped meanwhile, but written in time
                     self.dropped -= record.events
                     continue
                 segment.read = record.end
@@ -155,7 +155,7 @@ class Spool:
                 self._finish(segment)
 
     def close(self) -> None:
-        """Leave what is still there to the next process."""
+        """Close the spool, and leave remaining batches to the next process."""
         with self._lock:
             self._seal()
             for segment in list(self._segments):
@@ -167,7 +167,7 @@ class Spool:
             self._locks.clear()
 
     def _segment(self, size: int) -> Segment:
-        """The segment to append a line of this size to."""
+        """Return the segment to append a line of this size to."""
         if self._current is not None and self._current.size + size > self._max_bytes // SEGMENTS:
             self._seal()
         if self._current is None:
@@ -186,7 +186,7 @@ class Spool:
             self._current = None
 
     def _drop(self) -> None:
-        """Make room: the oldest segment goes."""
+        """Make room by deleting the oldest segment."""
         segment = self._segments[0]
         if segment is self._current:
             self._seal()
@@ -197,7 +197,7 @@ class Spool:
         self._delete(segment)
 
     def _finish(self, segment: Segment) -> None:
-        """Delete a segment of which nothing is left to read."""
+        """Delete a segment that is completely read."""
         if segment.sealed and not segment.dropped and segment.read >= segment.size:
             self._delete(segment)
 
@@ -211,7 +211,7 @@ class Spool:
             self._release(run)
 
     def _records(self, segment: Segment) -> list[SpooledBatch]:
-        """What comes next in a segment. Damaged lines in front of it are passed over."""
+        """Return the next batches of a segment. Skips damaged lines before them."""
         records: list[SpooledBatch] = []
         start = end = segment.read
         try:
@@ -229,7 +229,7 @@ class Spool:
                     end += len(line)
                     records.append(SpooledBatch(*parsed, segment, end))
                 elif records:
-                    break  # it is in front the next time
+                    break  # skip it next time
                 else:
                     end = segment.read = end + len(line) if line else segment.size
                     self._skip_damaged(segment)
@@ -237,18 +237,18 @@ class Spool:
 
     def _skip_damaged(self, segment: Segment) -> None:
         self.damaged += 1
-        log.error("audit: %s: what ends at %d is damaged: skipped", segment.path, segment.read)
+        log.error("audit: %s: skipping damaged data that ends at byte %d", segment.path, segment.read)
 
     def _release(self, run: Path) -> None:
-        """Remove the directory of a run that is through."""
+        """Remove the directory of a finished run."""
         _remove(run)
         lock = self._locks.pop(run, None)
-        if lock is not None:  # else the spool was closed meanwhile
+        if lock is not None:  # otherwise the spool was closed meanwhile
             os.close(lock)
 
 
 def _lock_run(run: Path) -> int | None:
-    """Lock a run's directory. Returns the lock's file; None: it belongs to a living process, or is gone."""
+    """Lock a run's directory. Returns the lock's file; None if a live process has it, or it no longer exists."""
     try:
         lock = os.open(run / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
@@ -259,12 +259,12 @@ def _lock_run(run: Path) -> int | None:
             return lock
     except (BlockingIOError, FileNotFoundError):
         pass
-    os.close(lock)  # else it is of a directory that its owner has just removed
+    os.close(lock)  # its owner has just removed the directory
     return None
 
 
 def _scan(path: Path) -> Segment:
-    """A segment that another process has left."""
+    """Return a segment left by another process."""
     segment = Segment(path)
     segment.sealed = True
     with path.open("rb") as file:
@@ -276,7 +276,7 @@ def _scan(path: Path) -> Segment:
 
 
 def _parse(line: bytes) -> tuple[int, int, bytes] | None:
-    """Number, events and payload of a line; None: it is damaged."""
+    """Return number, events and payload of a line; None if it is damaged."""
     checksum, _, rest = line.partition(b" ")
     if len(checksum) != 8 or not line.endswith(b"\n") or checksum != b"%08x" % crc32(rest):
         return None
@@ -302,5 +302,5 @@ def _remove(run: Path) -> None:
     try:
         (run / LOCK).unlink(missing_ok=True)
         run.rmdir()
-    except OSError:  # there is something in it that is not ours
+    except OSError:  # it contains files that are not ours
         log.warning("audit: %s is not empty: left as it is", run)

@@ -1,7 +1,7 @@
-"""Counts what was decided, per rule and minute, cheaply enough for every check.
+"""Counts decisions per rule and minute, cheaply enough for every check.
 
-The event loop counts by plan, which is one tally however many rules apply, and hands a window of counts on every few
-seconds. The thread that takes a window works out what each rule has of it, off the path of the checks.
+The event loop counts by plan, which is one tally however many rules apply, and passes on a window of counts every few
+seconds. Another thread takes the window, and computes the counts of each rule in the background.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from headgate.db.events import MINUTE_US, kept_text
 from headgate.db.usage import ALL, BOUNDS_US, FIGURES, NO_RULE, OTHER, UsageCount
 
 WINDOW_SECONDS: Final = 10  # of counts that a crash may lose
-LIVE_SECONDS: Final = 900  # that are kept second by second
-TIMED_PER_SECOND: Final = 256  # checks that are timed; all of them where there are fewer
-MAX_WINDOWS: Final = 360  # that wait to be taken: an hour's
+LIVE_SECONDS: Final = 900  # kept second by second
+TIMED_PER_SECOND: Final = 256  # timed checks; all of them if there are fewer
+MAX_WINDOWS: Final = 360  # waiting to be taken: an hour's worth
 FAILURE_MODES: Final = frozenset({"fail_open", "fail_closed", "local_fallback"})
 
 ALLOWED, REFUSED, SHADOW, DELAYED, FAILURE_MODE, COST = range(6)
-TIMES: Final = 6  # where the counts of the times begin, one per bound and one for what is above all
+TIMES: Final = 6  # index of the first latency bucket: one per bound, and one above all bounds
 assert len(FIGURES) == TIMES + len(BOUNDS_US) + 1
 
 
 class Second(NamedTuple):
-    """What was decided in one second, and how long checks took in it (None: there were none)."""
+    """The decisions of one second, and how long checks took (None if there were none)."""
 
     at: int  # Unix time
     allowed: int
@@ -46,19 +46,19 @@ class Second(NamedTuple):
 
 
 class UsageWindow:
-    """What was counted since the window before."""
+    """The counts since the previous window."""
 
     __slots__ = ("minute_us", "number", "rules", "tallies")
 
     def __init__(self, minute_us: int, number: int) -> None:
         self.minute_us = minute_us
         self.number = number
-        # Of plans whose checks were allowed, with nothing else to say: their limits, and count, cost and our number.
+        # Of plans whose checks were simply allowed: their limits, and count, cost and this window's number.
         self.tallies: list[tuple[tuple[Check, ...], list[int]]] = []
-        self.rules: dict[str, list[int]] = {}  # of all other checks: the figures of each rule
+        self.rules: dict[str, list[int]] = {}  # the figures of each rule, from all other checks
 
     def totals(self) -> list[int]:
-        """The figures of all checks but their times."""
+        """Return the figures of all checks, without their times."""
         totals = self.rules.get(ALL, [0] * TIMES)[:TIMES]
         for _, (count, cost, _) in self.tallies:
             totals[ALLOWED] += count
@@ -66,7 +66,7 @@ class UsageWindow:
         return totals
 
     def figures(self, rule: str) -> list[int]:
-        """The figures of a rule, to be added to."""
+        """Return the figures of a rule, for adding to them."""
         figures = self.rules.get(rule)
         if figures is None:
             figures = self.rules[rule] = [0] * len(FIGURES)
@@ -74,10 +74,10 @@ class UsageWindow:
 
 
 class UsageCounter:
-    """Counts decisions. Belongs to the thread of one event loop, but for `take`.
+    """Counts decisions. Belongs to the thread of one event loop, except for `take`.
 
-    Call `tick` once a second, and `rotate` at the end. `most_rules` are counted by themselves in a minute, the busiest
-    ones; the rest together.
+    Call `tick` once a second, and `rotate` at the end. The `most_rules` busiest rules of a minute are counted
+    separately; the rest together.
     """
 
     def __init__(self, *, most_rules: int = 1_000, clock: Clock | None = None) -> None:
@@ -105,7 +105,7 @@ class UsageCounter:
         self._add(cost, decision)
 
     def add_time(self, plan: Plan, seconds: float) -> None:
-        """Note how long a check took, and which one is timed next."""
+        """Record how long a check took, and choose the next one to time."""
         self.untimed = self._stride
         us = seconds * MICROSECONDS
         if len(self._times_us) < 4 * TIMED_PER_SECOND:
@@ -116,9 +116,9 @@ class UsageCounter:
             self._window.figures(limit.rule)[place] += 1
 
     def tick(self) -> None:
-        """Note what happened in the second that has just ended, and hand a window on if it is time.
+        """Record the second that has just ended, and pass on the window if it is due.
 
-        A call that is a little early or late means the second that ended nearest. A second call for it does nothing.
+        A call that is a little early or late counts for the nearest second. A second call for it does nothing.
         """
         now_us = self._clock.now_us()
         at = (now_us + MICROSECONDS // 2) // MICROSECONDS - 1
@@ -136,7 +136,7 @@ class UsageCounter:
             self.rotate()
 
     def rotate(self) -> None:
-        """End the window: what was counted can be taken."""
+        """End the window, so that its counts can be taken."""
         window = self._window
         self._number += 1
         self._window = UsageWindow(self._minute_us(), self._number)
@@ -146,7 +146,7 @@ class UsageCounter:
             self._windows.append(window)
 
     def take(self) -> list[UsageCount]:
-        """What each rule has of the windows that have ended and were not taken yet. For one thread at a time."""
+        """Take the counts of each rule in the ended windows. For one thread at a time."""
         counts: list[UsageCount] = []
         while self._windows:
             window = self._windows.popleft()
@@ -158,7 +158,7 @@ class UsageCounter:
         return now_us - now_us % MINUTE_US
 
     def _add(self, cost: Cost, decision: Decision) -> None:
-        """Count a decision that says more than that a known plan allowed it."""
+        """Count a decision that is not simply an allowed one of a known plan."""
         plan, reason = decision.plan, decision.reason
         usual = reason == "within_limit" and plan.limits and not plan.shadows and not plan.holds
         if usual and isinstance(cost, int):
@@ -166,7 +166,7 @@ class UsageCounter:
                 tally = plan.prepared[self] = [1, cost, self._number]
                 self._window.tallies.append((plan.limits, tally))
                 return
-            plan.prepared[self] = [0, 0, -1]  # a plan that is met for the first time may not be met again
+            plan.prepared[self] = [0, 0, -1]  # a new plan may not occur again
         failing = reason in FAILURE_MODES
         if not decision.allowed:
             for rule in (ALL, decision.rule):
@@ -187,9 +187,9 @@ class UsageCounter:
 
 
 def _parts(decision: Decision, reason: str, cost: int) -> Iterator[tuple[str, int, int]]:
-    """What an allowed check is for all checks together and for each of its rules, and what it cost there.
+    """Yield an allowed check's outcome and cost, for all checks together and for each of its rules.
 
-    `cost` is what it cost of requests.
+    `cost` is its cost in requests.
     """
     limits = decision.plan.limits
     yield ALL, SHADOW if reason == "shadow" else ALLOWED, cost
@@ -202,7 +202,7 @@ def _parts(decision: Decision, reason: str, cost: int) -> Iterator[tuple[str, in
 
 
 def _by_rule(window: UsageWindow) -> dict[str, list[int]]:
-    """The figures of all checks, and of each rule that applied to any."""
+    """Return the figures of all checks, and of each rule that applied."""
     window.figures(ALL)[:TIMES] = window.totals()
     for limits, (count, cost, _) in window.tallies:
         for limit in limits:
@@ -213,7 +213,7 @@ def _by_rule(window: UsageWindow) -> dict[str, list[int]]:
 
 
 class _OwnRules:
-    """Which rules have rows of their own: in each minute, those that were busiest in the one before, then any."""
+    """Chooses the rules with their own rows: in each minute, the busiest of the minute before, then any."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -222,7 +222,7 @@ class _OwnRules:
         self._own: set[str] = set()
 
     def rule_counts(self, minute_us: int, figures: dict[str, list[int]]) -> list[UsageCount]:
-        """The counts of a window: of all checks, of some rules, and of all others together."""
+        """Return the counts of a window: of all checks, of some rules, and of all others together."""
         checks = {rule: sum(one[:DELAYED]) for rule, one in figures.items() if rule not in (ALL, NO_RULE)}
         if minute_us != self._minute_us:
             self._minute_us = minute_us

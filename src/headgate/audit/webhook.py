@@ -1,8 +1,8 @@
-"""Webhook: tells another service of refusals and changes, by signed messages, off the path of the checks.
+"""Webhook: reports refusals and changes to another service, by signed messages, in the background.
 
 Messages and signatures are those of the Standard Webhooks specification: `webhook-id`, `webhook-timestamp`, and
-`webhook-signature`, the HMAC-SHA256 of id, timestamp and body. What cannot be delivered is tried again, ever more
-slowly, and in the end given up; the queue is bounded. All of that is counted.
+`webhook-signature`, the HMAC-SHA256 of id, timestamp and body. Failed deliveries are retried with growing pauses, and
+in the end given up; the queue is bounded. All of that is counted.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from headgate._version import __version__
 from headgate.db.events import Event
 from headgate.db.records import time_text
 
-QUEUE: Final = 1_000  # messages that wait at most
+QUEUE: Final = 1_000  # the most messages that wait
 MOST: Final = 100  # refusals, or changes, in one message
 ATTEMPTS: Final = 8
-BACKOFF_SECONDS: Final = 1.0  # before the second attempt; twice that before the third …
+BACKOFF_SECONDS: Final = 1.0  # before the second attempt; doubles with each attempt
 MAX_BACKOFF_SECONDS: Final = 60.0
 TIMEOUT_SECONDS: Final = 5.0
-CLOSE_SECONDS: Final = 2.0  # that closing waits for what is left
-_AGAIN: Final = (408, 425, 429)  # 4xx that pass
+CLOSE_SECONDS: Final = 2.0  # that `close` waits for remaining messages
+_AGAIN: Final = (408, 425, 429)  # 4xx that are worth a retry
 _SECRET_PREFIX: Final = "whsec_"  # of a secret in base64
 
 log = logging.getLogger("headgate")
@@ -41,11 +41,11 @@ log = logging.getLogger("headgate")
 
 @dataclass(frozen=True, slots=True)
 class WebhookStatus:
-    """Figures of a webhook since it was made, in messages."""
+    """A webhook's figures since its creation, in messages."""
 
     delivered: int
-    failed: int  # that were given up: refused, or tried too often
-    dropped: int  # for which there was no room in the queue
+    failed: int  # given up: refused, or tried too often
+    dropped: int  # the queue was full
     retries: int
     queued: int
 
@@ -56,10 +56,10 @@ class Message(NamedTuple):
 
 
 class Webhook:
-    """Sends messages to a URL, one after the other. Safe to share between threads; telling it something never blocks.
+    """Sends messages to a URL, one at a time. Safe to share between threads; its `tell_` methods never block.
 
-    `secret` is what messages are signed with: see `signing_key`. At most `queue` messages wait, and the second attempt
-    comes `backoff` seconds after the first. Raises `ValueError` for a secret that is none.
+    `secret` signs messages: see `signing_key`. At most `queue` messages wait, and the second attempt comes `backoff`
+    seconds after the first. Raises `ValueError` for an invalid secret.
     """
 
     def __init__(self, url: str, secret: str, *, queue: int = QUEUE, backoff: float = BACKOFF_SECONDS) -> None:
@@ -75,7 +75,7 @@ class Webhook:
         self._thread: Thread | None = None
 
     def tell_refusals(self, events: Sequence[Event]) -> None:
-        """Some requests were refused, or would have been by a rule that only logs."""
+        """Report requests that were refused, or that a rule that only logs would have refused."""
         for start in range(0, len(events), MOST):
             self._put("refusals", {"refusals": [_event_table(event) for event in events[start : start + MOST]]})
 
@@ -89,7 +89,7 @@ class Webhook:
             return WebhookStatus(self._delivered, self._failed, self._dropped, self._retries, len(self._queue))
 
     def close(self) -> None:
-        """Deliver what is left, for a short time; no attempt is made again."""
+        """Deliver remaining messages for a short time, without retries."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -125,7 +125,7 @@ class Webhook:
                     self._failed += 1
 
     def _deliver(self, message: Message) -> bool:
-        """Whether a message arrived, after as many attempts as it takes and there may be."""
+        """Deliver a message, with retries, and return whether it arrived."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 status, retry_after = self._send(message)
@@ -148,12 +148,12 @@ class Webhook:
         return False
 
     def _wait(self, attempt: int, retry_after: float | None) -> float:
-        """Seconds before the next attempt: more each time, and not the same for all nodes."""
+        """Return the seconds before the next attempt: more each time, with jitter."""
         seconds: float = self._backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
         return min(max(seconds, retry_after or 0.0), MAX_BACKOFF_SECONDS)
 
     def _send(self, message: Message) -> tuple[int, float | None]:
-        """The status of the answer, and after how many seconds it asks to be tried again."""
+        """Send a message. Return the answer's status and its `Retry-After` in seconds."""
         url = self._url
         kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
         connection = kind(url.hostname or "", url.port, timeout=TIMEOUT_SECONDS)
@@ -173,7 +173,7 @@ class Webhook:
             connection.close()
 
     def _note(self, why: str | None) -> None:
-        """Log that it fails, once, and that it does no longer."""
+        """Log the first failure, and the recovery."""
         if why is not None and not self._failing:
             log.error("webhook: cannot deliver to %s: %s; trying again", self._url.hostname, why)
         elif why is None and self._failing:
@@ -182,7 +182,7 @@ class Webhook:
 
 
 def signing_key(secret: str) -> bytes:
-    """The key of a secret: base64 behind `whsec_`, as the specification has it, or else its own bytes.
+    """Return the key of a secret: base64 after `whsec_`, as in the specification, otherwise its own bytes.
 
     Raises `ValueError`.
     """
@@ -192,14 +192,14 @@ def signing_key(secret: str) -> bytes:
 
 
 def signature_fields(key: bytes, message: Message, timestamp: int) -> dict[str, str]:
-    """The header fields by which a receiver knows that a message is ours, and new."""
+    """Return the header fields by which a receiver verifies a message and its time."""
     content = b"%s.%d.%s" % (message.id.encode(), timestamp, message.body)
     signature = b64encode(hmac.digest(key, content, "sha256")).decode()
     return {"webhook-id": message.id, "webhook-timestamp": str(timestamp), "webhook-signature": f"v1,{signature}"}
 
 
 def _event_table(event: Event) -> dict[str, Any]:
-    """An event as the admin API shows it."""
+    """Return an event as the admin API shows it."""
     table = event._asdict()
     at_us, wait_us = table.pop("at_us"), table.pop("retry_after_us")
     return {**table, "at": time_text(at_us), "retry_after": None if wait_us is None else wait_us / 1_000_000}

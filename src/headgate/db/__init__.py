@@ -1,7 +1,7 @@
 """Rules in a database: PostgreSQL or SQLite, one schema. All SQL of Headgate is in here.
 
-`migrate` brings a database's tables up to date, `Changes` changes what they hold, and
-`headgate.rules.sources.database` has limiters follow it. Needs `headgate[database]`.
+`migrate` brings a database's tables up to date, `Changes` changes their content, and
+`headgate.rules.sources.database` lets limiters follow it. Needs `headgate[database]`.
 """
 
 from headgate.db.changes import Change, Changes, RuleRecord, Transaction, UserOverride

@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL that do not wait for ever: every call ends, whatever the server does.
+"""Connections to PostgreSQL that never wait forever: every call ends, whatever the server does.
 
 No other timeout covers a server that is up but silent, as when its disk stalls. The server itself enforces a
-statement's timeout, and TCP's timeouts never fire because the server's kernel goes on acknowledging.
+statement's timeout, and TCP's timeouts never fire, because the server's kernel still acknowledges.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 
 class BoundConnection(psycopg.Connection[Any]):
-    """One whose calls raise `OperationalError`, and close it, when the server says nothing for `seconds`.
+    """A connection whose calls raise `OperationalError`, and close it, when the server is silent for `seconds`.
 
-    That is not how long a call may take: rows that are still coming, or being sent, are no silence.
+    This does not limit a call's duration: while rows arrive or are sent, the server is not silent.
     """
 
     seconds = ANSWER_SECONDS
-    given_up: Event | None = None  # set: no call waits any longer
+    given_up: Event | None = None  # if set, no call waits any longer
 
     def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         return super().wait(self._bound(gen), *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Change the rules and users in the database, and log who changed what.
+"""Changes the rules and users in the database, and logs who changed what.
 
     changes = Changes("postgresql://…")
     with changes.begin("alice") as change:
@@ -6,8 +6,8 @@
         change.set_tier("bob", "premium")
     change.version                                      # of the snapshot that holds them
 
-All changes of a `with` are one transaction, together with their rows in the change log and the new version: either all
-of it is there, or nothing. It is committed when the `with` ends without an exception, and only if the rules are good.
+All changes of a `with` are one transaction, together with their rows in the change log and the new version. It is
+committed when the `with` ends without an exception, and only if the rules are valid.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Changes:
 
     `announce` is called with the new version after each commit, for listeners that the database cannot notify, and
     `listener` with the version, its time in microseconds, who made the changes, and the changes themselves.
-    `clock` dates the changes. Every method raises `DatabaseError` when the database cannot.
+    `clock` dates the changes. Every method raises `DatabaseError` if the database fails.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class Changes:
 
     @contextmanager
     def begin(self, actor: str, *, reason: str = "", dry_run: bool = False) -> Iterator[Transaction]:
-        """A transaction of changes that `actor` makes, for a `reason` that the change log tells.
+        """Begin a transaction of changes by `actor`, for a `reason` that the change log shows.
 
-        Others that change something wait until it ends.
+        Other transactions that make changes wait until it ends.
 
-        With `dry_run`, everything is done and checked, and then undone.
+        With `dry_run`, all changes are made and checked, and then rolled back.
 
-        Raises what its methods raise; `InvalidRule`, with every problem, when the rules as a whole would not be
-        good; and `DatabaseError`. Then nothing has changed, but for one case: a connection that broke while
-        committing leaves open whether it has.
+        Raises what its methods raise; `InvalidRule`, with every problem, if the resulting rules would be invalid; and
+        `DatabaseError`. Then nothing has changed, with one exception: if the connection breaks during the commit, the
+        outcome is unknown.
         """
         with self._database.write() as connection:
             transaction = Transaction(connection, actor, self._clock.now_us(), reason=reason)
@@ -83,12 +83,12 @@ class Changes:
             Transaction(connection, actor, self._clock.now_us(), reason=reason).log_reset(subject)
 
     def version(self) -> int:
-        """The version of the snapshot."""
+        """Return the version of the snapshot."""
         with self._database.read() as connection:
             return queries.versions(connection).version
 
     def content(self) -> Content:
-        """Return all rules, tiers, exemptions and settings. Raises `InvalidRule` if a stored one is not valid."""
+        """Return all rules, tiers, exemptions and settings. Raises `InvalidRule` if a stored one is invalid."""
         return self.content_and_version()[0]
 
     def content_and_version(self) -> tuple[Content, int]:
@@ -97,26 +97,26 @@ class Changes:
             return queries.content(connection), queries.versions(connection).rules_version
 
     def rules(self, *, after: str | None = None, most: int = 100) -> list[RuleRecord]:
-        """Rules by id, and their versions; for the next page, give the last one's id as `after`."""
+        """Return rules by id, with their versions. For the next page, pass the last one's id as `after`."""
         with self._database.read() as connection:
             return queries.rules(connection, after=after, most=most)
 
     def rule(self, rule_id: str) -> RuleRecord | None:
-        """One rule, and its version."""
+        """Return one rule with its version; None if it does not exist."""
         if unstorable(rule_id):
             return None
         with self._database.read() as connection:
             return queries.rule(connection, rule_id)
 
     def user(self, user_id: str) -> User | None:
-        """A user's tier and overrides."""
+        """Return a user's tier and overrides."""
         if unstorable(user_id):
             return None
         with self._database.read() as connection:
             return queries.user(connection, user_id)
 
     def users(self, *, tier: str | None = None, after: str | None = None, most: int = 100) -> list[User]:
-        """Users who have a tier or overrides, by id; for the next page, give the last one's id as `after`."""
+        """Return users with a tier or overrides, by id. For the next page, pass the last one's id as `after`."""
         with self._database.read(seconds=LARGE_SECONDS) as connection:
             return queries.users_page(connection, tier=tier, after=after, most=most)
 
@@ -129,9 +129,9 @@ class Changes:
         after: tuple[str, str] | None = None,
         most: int = 100,
     ) -> list[UserOverride]:
-        """Overrides by user and rule: all, or of one user, of one rule, or those that have expired, or have not.
+        """Return overrides by user and rule: all, or those of one user, of one rule, or only expired or current ones.
 
-        For the next page, give the last one's user and rule as `after`.
+        For the next page, pass the last one's user and rule as `after`.
         """
         now_us = self._clock.now_us()
         with self._database.read(seconds=LARGE_SECONDS) as connection:
@@ -151,16 +151,16 @@ class Changes:
         before: int | None = None,
         most: int = 100,
     ) -> list[Change]:
-        """The change log, the latest first: all of it, or of one `kind` or several, or of one `subject` of them.
+        """Return the change log, the latest first: all of it, or only some kinds, or only one `subject`.
 
-        For the next page, give the last one's `id` as `before`.
+        For the next page, pass the last one's `id` as `before`.
         """
         kinds = [kind] if isinstance(kind, str) else kind
         with self._database.read(seconds=LARGE_SECONDS) as connection:
             return queries.changes(connection, kinds=kinds, subject=subject, before=before, most=most)
 
     def close(self) -> None:
-        """Give back the connections, if it was made from a URL."""
+        """Close the connections, if this was created from a URL."""
         if self._owned:
             self._database.close()
 

@@ -1,4 +1,4 @@
-"""Connections to the database, and what its driver's errors become."""
+"""Connections to the database, with the driver's errors converted to ours."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from headgate.db.bound import ANSWER_SECONDS, BoundConnection
 from headgate.errors import DatabaseError, DatabaseUnavailable
 
 BUSY_SECONDS: Final = 10  # how long SQLite waits for another writer
-POOL: Final = 5  # connections that are kept open
-WRITE_SECONDS: Final = 10.0  # that PostgreSQL may be silent in a transaction that writes: it may wait for another
-LARGE_SECONDS: Final = 30.0  # … in one that looks at many rows
+POOL: Final = 5  # connections kept open
+WRITE_SECONDS: Final = 10.0  # that PostgreSQL may be silent in a write transaction, which may wait for another
+LARGE_SECONDS: Final = 30.0  # … in one that reads many rows
 MIGRATION_SECONDS: Final = 600.0  # … in one that changes tables, or waits for another node's migration
 MIGRATING: Final = 0x6865_6164_6761_7465  # PostgreSQL's advisory lock of migrations: "headgate"
 POSTGRES: Final[dict[str, Any]] = {
@@ -29,13 +29,13 @@ POSTGRES: Final[dict[str, Any]] = {
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,  # ms: a host that has vanished is noticed in this time
-    "prepare_threshold": None,  # poolers between us and the server may not know prepared statements
+    "tcp_user_timeout": 10_000,  # ms until a vanished host is noticed
+    "prepare_threshold": None,  # connection poolers may not support prepared statements
     "application_name": "headgate",
 }
-NAMING: Final = ("host", "port", "dbname")  # parameters of a URL that are shown
+NAMING: Final = ("host", "port", "dbname")  # parameters of a URL that may be shown
 
-_AWAY: Final = (  # could not be reached at all, as opposed to having said no
+_AWAY: Final = (  # the database could not be reached, as opposed to: it refused
     *(psycopg.OperationalError, psycopg.InterfaceError, sqlite3.OperationalError, PoolTimeout, OSError),
 )
 
@@ -45,9 +45,8 @@ Kind = Literal["sqlite", "postgresql"]
 class Database:
     """A database by URL: `sqlite:///rules.db`, `postgresql://user:password@host:5432/name`.
 
-    Opens connections when they are needed, and new ones for those that broke, or do not answer. Safe to share between
-    threads.
-    Raises `ValueError` on a URL that names no such database.
+    Opens connections on demand, and replaces those that break or do not answer. Safe to share between threads.
+    Raises `ValueError` for any other URL.
     """
 
     def __init__(self, url: str) -> None:
@@ -73,9 +72,9 @@ class Database:
 
     @contextmanager
     def read(self, *, seconds: float = ANSWER_SECONDS) -> Iterator[Connection]:
-        """A transaction that sees the database as it was at one moment. Raises `DatabaseError`.
+        """Begin a read transaction, which sees the database at one moment. Raises `DatabaseError`.
 
-        That is also raised when PostgreSQL says nothing for so many seconds, here and in `write`.
+        It also raises that if PostgreSQL is silent for `seconds`, as does `write`.
         """
         with self._use(), self._reading.begin() as connection:
             allow(connection, seconds)
@@ -83,10 +82,10 @@ class Database:
 
     @contextmanager
     def write(self, *, lock: bool = False, seconds: float = WRITE_SECONDS) -> Iterator[Connection]:
-        """A transaction; on SQLite, the only one that writes. `lock` makes it the only one on PostgreSQL too.
+        """Begin a write transaction; on SQLite, the only one. `lock` makes it the only one on PostgreSQL too.
 
-        Committed at the end, unless something was raised. Raises `DatabaseError`; when that happens while
-        committing, the change may have been made.
+        It commits at the end, unless an exception was raised. Raises `DatabaseError`; if that happens during the
+        commit, the change may have been made.
         """
         with self._use(), self._writing.begin() as connection:
             allow(connection, seconds)
@@ -95,7 +94,7 @@ class Database:
             yield connection
 
     def prepare(self) -> None:
-        """Make a new SQLite database one whose readers do not wait for its writer. It stays so."""
+        """Switch a new SQLite database to WAL, so that readers do not wait for the writer. This is permanent."""
         if self.kind != "sqlite":
             return
         with self.errors():
@@ -103,29 +102,29 @@ class Database:
             try:
                 connection.cursor().execute("PRAGMA journal_mode = WAL")
             except sqlite3.OperationalError as error:
-                if "locked" not in str(error):  # else another process is busy doing the same
+                if "locked" not in str(error):  # otherwise another process is doing the same
                     raise wrap_error(error, self.name) from error
             finally:
                 connection.close()
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Turns the driver's errors into ours, with the cause kept."""
+        """Convert the driver's errors to ours, and keep the cause."""
         try:
             yield
         except SQLAlchemyError as error:
             raise wrap_error(error, self.name) from error
 
     def close(self) -> None:
-        """Close all connections, those in use when they are returned. The database cannot be used afterwards.
+        """Close all connections; those in use are closed when returned. The database cannot be used afterwards.
 
-        A call that waits for an answer of PostgreSQL raises `DatabaseError`.
+        A call that waits for PostgreSQL raises `DatabaseError`.
         """
         self._closed.set()
         self._engine.pool.dispose()
 
     def reset_after_fork(self) -> None:
-        """For a child process: leave the connections to the parent, whose they are."""
+        """Drop the connections in a forked child, without closing them: they are the parent's."""
         self._engine.dispose(close=False)
 
     def _connect(self, _dialect: Any, _record: Any, args: Any, parameters: Any) -> BoundConnection:
@@ -141,12 +140,12 @@ class Database:
             with self.errors():
                 yield
         finally:
-            if self._closed.is_set():  # meanwhile
+            if self._closed.is_set():  # closed meanwhile
                 self._engine.pool.dispose()
 
 
 def wrap_error(error: Exception, name: str) -> DatabaseError:
-    """Our error for one of the driver's."""
+    """Return our error for one of the driver's."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     what = " ".join(str(cause).split()) or type(cause).__name__
     away = getattr(error, "connection_invalidated", False) or isinstance(cause, _AWAY)
@@ -154,10 +153,10 @@ def wrap_error(error: Exception, name: str) -> DatabaseError:
 
 
 def _parse_url(url: str) -> tuple[URL, Kind]:
-    """Raises `ValueError`, which shows nothing that may be a password."""
+    """Parse a URL. Raises `ValueError`, which shows nothing that may be a password."""
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError):  # the latter of a port
+    except (ArgumentError, ValueError):  # ValueError: an invalid port
         parsed = None
     if parsed is not None:
         if parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
@@ -179,31 +178,31 @@ def _parse_url(url: str) -> tuple[URL, Kind]:
 
 
 def _display_url(url: URL, kind: Kind) -> str:
-    """A URL for people: of its parameters, those that say which database it is. Any other may be a secret."""
+    """Return a URL for display, with only those parameters that name the database: others may be secrets."""
     told = {name: value for name, value in url.query.items() if name in NAMING}
     return url.set(drivername=kind, query=told).render_as_string(hide_password=True)
 
 
 def allow(connection: Connection, seconds: float) -> None:
-    """From now on, PostgreSQL may be silent for so long in this transaction."""
+    """Set how long PostgreSQL may be silent in this transaction."""
     driver = connection.connection.driver_connection
     if isinstance(driver, BoundConnection):
         driver.seconds = seconds
 
 
 def _settle(connection: BoundConnection | None, _: object) -> None:
-    """For who uses it next, and first looks whether it answers."""
+    """Restore the default timeout of a returned connection, for its next user's ping."""
     if connection is not None:
         connection.seconds = ANSWER_SECONDS
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # transactions begin when we say so, not when the driver thinks that they should
+    connection.isolation_level = None  # we begin transactions, not the driver
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA synchronous = FULL")  # what was acknowledged survives a power failure
+    connection.execute("PRAGMA synchronous = FULL")  # acknowledged writes survive a power failure
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that only turns to writing later would fail when another has written meanwhile.
+    # A transaction that starts to write later would fail if another has written meanwhile.
     writes = connection.get_execution_options().get("headgate_writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

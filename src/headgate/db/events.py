@@ -1,4 +1,4 @@
-"""Events in the database: write each once, in batches; query them; and delete old ones.
+"""Events in the database: writes each once, in batches; queries them; and deletes old ones.
 
 `headgate.audit` writes them. Each event is a row, except that a flood of events is sampled. The counts per minute
 include every event.
@@ -19,22 +19,22 @@ from headgate.db.upsert import add_rows
 from headgate.db.usage import FIGURES, UsageCount, usage_rows
 
 MINUTE_US: Final = 60_000_000
-ANNOTATE: Final = "annotate"  # the reason of events of rules that let requests pass, and mark them
-PASSED: Final = ("shadow", ANNOTATE)  # the reasons of events of requests that passed
-MAX_TEXT: Final = 512  # characters that are kept of one text: a row fits into PostgreSQL's indexes, whatever it holds
+ANNOTATE: Final = "annotate"  # the reason of events of annotating rules
+PASSED: Final = ("shadow", ANNOTATE)  # the reasons of events of allowed requests
+MAX_TEXT: Final = 512  # characters kept of one text, so that every row fits into PostgreSQL's indexes
 
 
 class Event(NamedTuple):
-    """One request that was refused, or that passed although a rule that does not enforce is over its limit."""
+    """A request that was refused, or that was allowed although over the limit of a rule that does not enforce."""
 
     id: str
     at_us: int  # the store's time
     node: str
     rule: str
     reason: str
-    allowed: bool  # it passed: the rule is a shadow, or annotates
+    allowed: bool  # True: the rule is a shadow, or annotates
     dimension: str  # the rule's
-    subject: str  # whose limit it was
+    subject: str  # the subject that the rule counted
     user: str | None
     ip: str | None
     api_key: str | None
@@ -42,21 +42,21 @@ class Event(NamedTuple):
     endpoint: str | None
     method: str | None
     tier: str | None
-    facts: dict[str, str]  # the others
+    facts: dict[str, str]  # the other facts
     cost: int
     limit: int
     remaining: int
     retry_after_us: int | None  # None: never
-    weight: int  # how many events it stands for
+    weight: int  # the number of events that it represents
 
 
 class Count(NamedTuple):
-    """How many events there were in a minute."""
+    """The number of events of a subject in a minute."""
 
     minute_us: int
     rule: str
     reason: str
-    dimension: str  # what the subject is; empty: all subjects
+    dimension: str  # the subject's kind; empty: all subjects
     subject: str
     own: bool  # whether it is the rule's dimension
     events: int
@@ -74,7 +74,7 @@ class EventBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events: those that have all of this. None: any. From `since_us`, until before `until_us`."""
+    """A filter of events by these fields; None matches any. From `since_us` until before `until_us`."""
 
     rule: str | None = None
     user: str | None = None
@@ -83,29 +83,29 @@ class EventFilter:
     tenant: str | None = None
     endpoint: str | None = None
     reason: str | None = None
-    shadow: bool | None = None  # True: what passed; False: what was refused
+    shadow: bool | None = None  # True: allowed requests; False: refused ones
     since_us: int | None = None
     until_us: int | None = None
 
 
 class Cursor(NamedTuple):
-    """The last event of a page: where to go on."""
+    """The last event of a page, where the next one starts."""
 
     at_us: int
     id: str
 
 
 class Top(NamedTuple):
-    """How often a subject has hit a rule in a period."""
+    """How often a subject hit a rule in a period."""
 
     rule: str
     dimension: str
     subject: str
     refused: int
-    shadow: int  # how often it passed although over the limit
+    shadow: int  # allowed although over the limit
     cost: int
     first_us: int  # the minute of its first event
-    last_us: int  # and of its last
+    last_us: int  # … and of its last one
 
     @property
     def events(self) -> int:
@@ -113,9 +113,9 @@ class Top(NamedTuple):
 
 
 class Refusals(NamedTuple):
-    """How often a subject was refused in a step of time, and how often it passed although over a limit."""
+    """How often a subject was refused in a step of time, and how often it was allowed although over a limit."""
 
-    at_us: int  # when the step began
+    at_us: int  # start of the step
     refused: int
     shadow: int
 
@@ -127,13 +127,13 @@ class Events:
         self._database = database
 
     def write(self, run: str, batches: Sequence[EventBatch], at_us: int) -> int:
-        """Write batches of a run, in order: all of them or nothing. Returns how many were not there yet.
+        """Write batches of a run in order: all of them or none. Returns how many were new.
 
-        A batch is written once, however often it is given.
+        A batch is stored once, however often it is passed.
         """
         runs = schema.event_runs
         with self._database.write(seconds=LARGE_SECONDS) as connection:
-            # A row that can be locked, so that a second writer of the same run waits and then sees what was written.
+            # A row to lock, so that a second writer of the same run waits, and then sees what was written.
             add_rows(connection, runs, [{"id": run, "batch": 0, "at_us": at_us}])
             last = connection.scalars(select(runs.c.batch).where(runs.c.id == run).with_for_update()).one()
             new = [batch for batch in batches if batch.number > last]
@@ -148,7 +148,7 @@ class Events:
             return len(new)
 
     def page(self, wanted: EventFilter, *, after: Cursor | None = None, most: int = 100) -> list[Event]:
-        """Events, the latest first; for the next page, give the last one's time and id as `after`."""
+        """Return events, the latest first. For the next page, pass the last one's time and id as `after`."""
         table = schema.events
         query = select(*(table.c[name] for name in Event._fields)).order_by(table.c.at_us.desc(), table.c.id.desc())
         query = _add_filter(query, wanted).limit(most)
@@ -158,7 +158,7 @@ class Events:
             return [Event(*row) for row in connection.execute(query)]
 
     def get(self, event_id: str) -> Event | None:
-        """One event: a refusal has the id of its decision."""
+        """Return one event; None if it does not exist. A refusal has the id of its decision."""
         table = schema.events
         query = select(*(table.c[name] for name in Event._fields)).where(table.c.id == kept_text(event_id))
         with self._database.read() as connection:
@@ -205,9 +205,9 @@ class Events:
             ]
 
     def refusals(self, dimension: str, subject: str, *, since_us: int, until_us: int, step: int) -> list[Refusals]:
-        """Of one subject, the steps of so many seconds that had events, in order of time."""
+        """Return a subject's refusals in steps of `step` seconds, in order of time, without empty steps."""
         table = schema.event_counts
-        # As text, so that PostgreSQL knows it for the same expression wherever it stands.
+        # A literal, so that PostgreSQL sees the same expression in all clauses.
         begin = table.c.minute_us - table.c.minute_us % literal_column(str(step * 1_000_000))
         shadow = func.sum(case((table.c.reason.in_(PASSED), table.c.events), else_=0))
         query = (
@@ -221,7 +221,7 @@ class Events:
             return [Refusals(*map(int, row)) for row in connection.execute(query)]
 
     def forget(self, before_us: int, *, most: int = 1_000) -> int:
-        """Delete up to `most` rows older than `before_us`. Returns how many; 0: there are none left.
+        """Delete up to `most` rows older than `before_us`. Returns their number; 0 if none are left.
 
         A step is short, so other transactions do not wait long for it. It skips rows that another node is deleting.
         """
@@ -236,7 +236,7 @@ class Events:
         return 0
 
     def forget_usage(self, step: int, before_us: int, *, most: int = 1_000) -> int:
-        """Delete some usage of older steps of so many seconds, as `forget` does."""
+        """Delete some old usage in steps of `step` seconds, as `forget` does."""
         table = schema.usage
         old = select(table.c.id).where(table.c.step == step, table.c.at_us < before_us).order_by(table.c.at_us)
         return self._delete(old, table, most)
@@ -248,7 +248,7 @@ class Events:
 
 
 def kept_text(text: str) -> str:
-    """A text as it is kept: what databases cannot keep is replaced, and one that is too long ends in a hash."""
+    """Return a text as stored: unstorable characters are replaced, and a text that is too long ends in a hash."""
     if len(text) > MAX_TEXT:
         digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         text = f"{text[: MAX_TEXT - 33]}#{digest}"
@@ -258,8 +258,8 @@ def kept_text(text: str) -> str:
 
 
 def _merge_counts(counts: Iterable[Count]) -> list[dict[str, Any]]:
-    """Rows of counts, those of the same subject and minute together, and in an order that all nodes write them in:
-    else two of them could wait for each other."""
+    """Return rows of counts, merged by subject and minute, in the order in which all nodes write them, to avoid
+    deadlocks."""
     rows: dict[str, dict[str, Any]] = {}
     for count in counts:
         key = "\0".join((str(count.minute_us), count.rule, count.reason, count.dimension, count.subject))

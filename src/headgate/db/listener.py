@@ -1,4 +1,4 @@
-"""How one hears that the database has changed: PostgreSQL says so, a SQLite file is looked at."""
+"""Listeners for changes of the database: PostgreSQL notifies; a SQLite file is polled."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from headgate.db.connection import POSTGRES, Database, wrap_error
 from headgate.db.queries import CHANNEL
 from headgate.errors import DatabaseUnavailable
 
-SQLITE_SECONDS: Final = 0.2  # between two looks at a file
+SQLITE_SECONDS: Final = 0.2  # between two polls of a file
 
 
 class NotificationListener(Protocol):
-    """Hears of changes from when it was made. For one thread, but for `wake`."""
+    """Listens for changes from its creation on. For one thread, except for `wake`."""
 
     def wait(self, seconds: float) -> None:
-        """Return when something may have changed, and after `seconds` at the latest. Raises `DatabaseError`."""
+        """Wait until something may have changed, at most `seconds`. Raises `DatabaseError`."""
         ...
 
     def wake(self) -> None:
-        """Have `wait` return at once, now and ever after. From any thread, also when it is closed already."""
+        """Make `wait` return at once, now and in future. Call it from any thread, even after `close`."""
         ...
 
     def close(self) -> None: ...
 
 
 def listen(database: Database) -> NotificationListener:
-    """Raises `DatabaseError`."""
+    """Return a listener for a database. Raises `DatabaseError`."""
     return PostgresListener(database) if database.kind == "postgresql" else SqliteListener(database)
 
 
 class PostgresListener:
-    """A connection of its own that has said LISTEN."""
+    """A listener on its own connection, with LISTEN."""
 
     def __init__(self, database: Database) -> None:
         self._name = database.name
@@ -70,7 +70,7 @@ class PostgresListener:
             raise wrap_error(error, self._name) from error
 
     def wake(self) -> None:
-        with suppress(OSError):  # closed: no call waits any more
+        with suppress(OSError):  # closed: no call waits
             self._wake.send(b"!")
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class PostgresListener:
         self._close_sockets()
 
     def _heard(self) -> bool:
-        """Whether anything was heard; all of it is taken."""
+        """Take all notifications, and return whether there were any."""
         return bool(list(self._connection.notifies(timeout=0)))
 
     def _close_sockets(self) -> None:
@@ -87,7 +87,7 @@ class PostgresListener:
 
 
 class SqliteListener:
-    """Looks at the file's version, which costs next to nothing, a few times a second."""
+    """A listener that polls the file's version, which is cheap, a few times a second."""
 
     def __init__(self, database: Database) -> None:
         self._name = database.name

@@ -1,4 +1,4 @@
-"""The processes that serve: each says how it is doing, and sees what the others say."""
+"""The serving processes: each writes its state, and reads the others'."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sqlalchemy import delete, insert, select, update
 from headgate.db import schema
 from headgate.db.connection import Database
 
-FORGET_SECONDS: Final = 3_600  # after which a process that says nothing is forgotten
+FORGET_SECONDS: Final = 3_600  # after which a silent process is deleted
 
 
 class NodeRow(NamedTuple):
-    """One process, as it was when it last said so."""
+    """The last reported state of a process."""
 
     id: str
     at_us: int
@@ -21,13 +21,13 @@ class NodeRow(NamedTuple):
 
 
 class Nodes:
-    """Safe to share between threads; every method raises `DatabaseError`."""
+    """The table of processes. Safe to share between threads; every method raises `DatabaseError`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def report(self, row: NodeRow) -> list[NodeRow]:
-        """Say how one process is doing. Returns what all of them said last, by id."""
+        """Write one process's state. Returns the last state of all processes, by id."""
         table = schema.nodes
         with self._database.write() as connection:
             found = connection.execute(update(table).where(table.c.id == row.id).values(**row._asdict()))
@@ -38,6 +38,6 @@ class Nodes:
             return [NodeRow(*one) for one in connection.execute(select(table).order_by(table.c.id))]
 
     def forget(self, node_id: str) -> None:
-        """Take a process off the list: it stops."""
+        """Delete a process that stops."""
         with self._database.write() as connection:
             connection.execute(delete(schema.nodes).where(schema.nodes.c.id == node_id))

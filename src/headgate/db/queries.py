@@ -1,4 +1,4 @@
-"""Queries of the database. Each takes a connection, and leaves transactions to its caller."""
+"""Database queries. Each takes a connection, and leaves transactions to its caller."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from headgate.rules.users import Override, User
 
 CHANNEL: Final = "headgate"  # of PostgreSQL's NOTIFY
 
-FIRST_VERSION: Final = 1  # of a database in which nothing was ever changed
-OUTSIDE: Final = ("token", "counts")  # kinds of changes that no snapshot has, so that they make no version
-MOST_CHANGED: Final = 500  # rules that are read one by one; when more have changed, all are
-MOST_NAMED: Final = 10_000  # users in one query: databases count its parameters, and have a limit
+FIRST_VERSION: Final = 1  # of a database without any changes
+OUTSIDE: Final = ("token", "counts")  # kinds of changes that are not part of a snapshot, and make no new version
+MOST_CHANGED: Final = 500  # changed rules that are read by id; if more have changed, all rules are read
+MOST_NAMED: Final = 10_000  # users in one query: databases limit its parameters
 
 log = logging.getLogger("headgate")
 
 
 class Versions(NamedTuple):
-    """Which state of the database this is."""
+    """The versions of the database's state."""
 
     version: int  # of everything
-    rules_version: int  # of everything but users
+    rules_version: int  # of everything except users
 
 
 class UserOverride(NamedTuple):
-    """An override, and whose it is."""
+    """An override with its user."""
 
     user: str
     override: Override
@@ -44,29 +44,29 @@ class Change(NamedTuple):
     """A row of the change log. `before` and `after` are as in a rules file; None: there was or is none."""
 
     id: int
-    version: int  # of the snapshot that it made
+    version: int  # of the snapshot after it
     at_us: int
     actor: str
     action: str  # "create", "update", "delete"
     kind: str  # "rule", "tier", "user", "exemption", "settings", "token"
     subject: str  # which one
-    reason: str  # empty: none was given
+    reason: str  # empty: none
     before: dict[str, Any] | None
     after: dict[str, Any] | None
 
 
 def versions(connection: Connection, *, lock: bool = False) -> Versions:
-    """The version now. `lock` keeps all others from changing anything until the transaction ends."""
+    """Return the current versions. `lock` blocks all other changes until the transaction ends."""
     query = select(schema.snapshot.c.version, schema.snapshot.c.rules_version)
     if lock:
-        query = query.with_for_update()  # SQLite's transactions that write have locked everything already
+        query = query.with_for_update()  # SQLite's write transactions have locked everything already
     return Versions(*connection.execute(query).one())
 
 
 def content(connection: Connection, known: Mapping[str, RuleRecord] | None = None) -> Content:
-    """Everything but users. Rules that are `known` in the same version are not read again.
+    """Return everything except users. Rules `known` in the same version are not read again.
 
-    Raises `InvalidRule` with what is wrong with single rules and exemptions.
+    Raises `InvalidRule` with the problems of single rules and exemptions.
     """
     return Content(
         rules=_all_rules(connection) if not known else _changed_rules(connection, known),
@@ -97,23 +97,23 @@ def _changed_rules(connection: Connection, known: Mapping[str, RuleRecord]) -> d
 
 
 def _rows(found: Sequence[RowMapping]) -> Sequence[Mapping[str, Any]]:
-    """Rows by the names of their columns. They are that already, but for their type."""
+    """Cast rows to mappings by column name, for the type checker."""
     return cast("Sequence[Mapping[str, Any]]", found)
 
 
 def tiers(connection: Connection) -> list[str]:
-    """The names of the tiers, in order."""
+    """Return the names of the tiers, in order."""
     return list(connection.scalars(select(schema.tiers.c.name).order_by(schema.tiers.c.position)))
 
 
 def rule(connection: Connection, rule_id: str) -> RuleRecord | None:
-    """One rule. Raises `InvalidRule`."""
+    """Return one rule; None if it does not exist. Raises `InvalidRule`."""
     row = connection.execute(select(schema.rules).where(schema.rules.c.id == rule_id)).mappings().first()
     return None if row is None else RuleRecord(rule_of(*_rows([row])), row["version"])
 
 
 def rules(connection: Connection, *, after: str | None, most: int) -> list[RuleRecord]:
-    """Some rules, by id; `after` is the id at which to go on. Raises `InvalidRule`."""
+    """Return a page of rules by id, after the id `after`. Raises `InvalidRule`."""
     table = schema.rules
     query = select(table).order_by(table.c.id).limit(most)
     if after is not None:
@@ -122,9 +122,9 @@ def rules(connection: Connection, *, after: str | None, most: int) -> list[RuleR
 
 
 def users(connection: Connection, ids: Collection[str]) -> dict[str, User]:
-    """Return those of some users who have a tier or overrides, with both; expired overrides too.
+    """Return those of some users who have a tier or overrides, with both, including expired overrides.
 
-    Overrides that are not valid are left out. Only a program that bypasses `Changes` can have written one.
+    Invalid overrides are ignored. Only a program that bypasses `Changes` can have written one.
     """
     found: dict[str, tuple[str | None, int | str | None]] = {}  # tier and anchor
     overrides: dict[str, list[Override]] = {}
@@ -151,18 +151,18 @@ def _users(ids: Collection[str]) -> Select[Any]:
 
 
 def parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield parts that fit into one query each."""
+    """Split ids into parts that each fit into one query."""
     for start in range(0, len(ids), MOST_NAMED):
         yield ids[start : start + MOST_NAMED]
 
 
 def user(connection: Connection, user_id: str) -> User | None:
-    """One of them."""
+    """Return one user with a tier or overrides; None otherwise."""
     return users(connection, [user_id]).get(user_id)
 
 
 def users_page(connection: Connection, *, tier: str | None, after: str | None, most: int) -> list[User]:
-    """Some users who have a tier or overrides, by id; `after` is the id at which to go on."""
+    """Return a page of users with a tier or overrides by id, after the id `after`."""
     table = schema.users
     query = select(table.c.id).order_by(table.c.id).limit(most)
     if tier is not None:
@@ -184,7 +184,7 @@ def overrides_page(
     after: tuple[str, str] | None,
     most: int,
 ) -> list[UserOverride]:
-    """Some overrides, by user and rule. `after` is the user and the rule at which to go on. Raises `InvalidRule`."""
+    """Return a page of overrides by user and rule, after the user and rule `after`. Raises `InvalidRule`."""
     table = schema.overrides
     query = select(table).order_by(table.c.user_id, table.c.rule).limit(most)
     if user is not None:
@@ -204,7 +204,7 @@ def _has_not_expired(now_us: int) -> Any:
 
 
 def has_users(connection: Connection) -> tuple[bool, bool]:
-    """Whether any user has a tier, and whether any has an override or an anchor."""
+    """Return whether any user has a tier, and whether any has an override or an anchor."""
     tiers = exists().where(schema.users.c.tier.is_not(None))
     anchors = exists().where(schema.users.c.anchor.is_not(None))
     row = connection.execute(select(tiers, exists(select(schema.overrides.c.rule)), anchors)).one()
@@ -212,7 +212,7 @@ def has_users(connection: Connection) -> tuple[bool, bool]:
 
 
 def users_changed(connection: Connection, after: int, *, most: int) -> Collection[str] | None:
-    """The users who changed after a version; None: more than `most`."""
+    """Return the users who changed after a version; None if more than `most`."""
     table = schema.changes
     query = select(table.c.subject).where(table.c.version > after, table.c.kind == "user").distinct().limit(most + 1)
     found = connection.scalars(query).all()
@@ -220,7 +220,7 @@ def users_changed(connection: Connection, after: int, *, most: int) -> Collectio
 
 
 def users_version(connection: Connection, ids: Sequence[str]) -> int:
-    """The version in which any of some users last changed; 0: none ever did."""
+    """Return the version in which any of these users last changed; 0 if none did."""
     table = schema.changes
     query = select(func.max(table.c.version)).where(table.c.kind == "user")
     return max((connection.scalar(query.where(table.c.subject.in_(part))) or 0 for part in parts(ids)), default=0)
@@ -234,7 +234,7 @@ def changes(
     before: int | None,
     most: int,
 ) -> list[Change]:
-    """The change log, the latest first; `before` is the id of the change at which to go on."""
+    """Return a page of the change log, the latest first, before the id `before`."""
     table = schema.changes
     query = _changes().order_by(table.c.id.desc()).limit(most)
     if kinds is not None:
@@ -247,21 +247,21 @@ def changes(
 
 
 def change(connection: Connection, change_id: int) -> Change | None:
-    """One row of the change log."""
+    """Return one row of the change log; None if it does not exist."""
     row = connection.execute(_changes().where(schema.changes.c.id == change_id)).first()
     return None if row is None else Change(*row)
 
 
 def changes_of(connection: Connection, version: int) -> list[Change]:
-    """The changes that made a version, in their order. Those of kinds in `OUTSIDE` make none."""
+    """Return the changes of a version in order, without those of kinds in `OUTSIDE`, which make no version."""
     table = schema.changes
     query = _changes().where(table.c.version == version, table.c.kind.not_in(OUTSIDE)).order_by(table.c.id)
     return [Change(*row) for row in connection.execute(query)]
 
 
 def change_after(connection: Connection, first: Change, *, together: bool) -> Change | None:
-    """The latest change of what `first` changed, or with `together` of anything that its transaction changed; if any
-    came later."""
+    """Return the latest later change of what `first` changed or, with `together`, of anything that its transaction
+    changed; None if there is none."""
     own, later = schema.changes.alias("own"), schema.changes.alias("later")
     same = (own.c.kind == later.c.kind) & (own.c.subject == later.c.subject)
     if together:
@@ -278,19 +278,18 @@ def _changes() -> Select[Any]:
 
 
 def notify(connection: Connection, version: int) -> None:
-    """Tell who listens, once the transaction is committed. PostgreSQL only."""
+    """Notify listeners when the transaction commits. PostgreSQL only."""
     connection.execute(text("SELECT pg_notify(:channel, :version)"), {"channel": CHANNEL, "version": str(version)})
 
 
 def overridden(connection: Connection, rule_id: str) -> list[str]:
-    """The users who have an override of a rule, also one that has expired."""
+    """Return the users with an override of a rule, expired or not."""
     table = schema.overrides
     return list(connection.scalars(select(table.c.user_id).where(table.c.rule == rule_id).order_by(table.c.user_id)))
 
 
 def kinds_of_override(connection: Connection, rule_id: str, now_us: int) -> list[dict[str, Any]]:
-    """The overrides of a rule that have not expired, those that say the same once, each with one of its users as
-    `user_id`."""
+    """Return the distinct current overrides of a rule, each with one of its users as `user_id`."""
     table = schema.overrides
     figures = (table.c.limit, table.c.window_us, table.c.burst)
     query = (
@@ -302,6 +301,6 @@ def kinds_of_override(connection: Connection, rule_id: str, now_us: int) -> list
 
 
 def on_tier(connection: Connection, tier: str) -> str | None:
-    """Some user who is on a tier."""
+    """Return any user on a tier; None if there is none."""
     table = schema.users
     return connection.scalars(select(table.c.id).where(table.c.tier == tier).limit(1)).first()

@@ -1,4 +1,4 @@
-"""From rows to rules and users, and back. Also how the change log shows them: as a rules file would."""
+"""Converts rows to rules and users, and back, and to the rules file's form for the change log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Table = dict[str, Any]
 SECTIONS: Final = ("headgate", "penalties")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS: Final = frozenset(column.name for column in schema.rules.c)
-_OTHERS: Final = "more"  # the column of all fields that have none of their own
+_OTHERS: Final = "more"  # the column for fields without their own column
 
 
 class RuleRecord(NamedTuple):
@@ -37,7 +37,7 @@ class RuleRecord(NamedTuple):
 
 @dataclass
 class Content:
-    """What a snapshot is made of, while it is being read or changed."""
+    """The content of a snapshot while it is read or changed."""
 
     rules: dict[str, RuleRecord] = dataclasses.field(default_factory=dict)  # in order
     tiers: list[str] = dataclasses.field(default_factory=list)
@@ -45,7 +45,7 @@ class Content:
     settings: dict[str, Table] = dataclasses.field(default_factory=dict)  # by section
 
     def snapshot(self, version: int, directory: Directory | None = None, previous: Snapshot | None = None) -> Snapshot:
-        """The snapshot that replaces `previous`. Raises `InvalidRule` with every problem."""
+        """Return the snapshot that replaces `previous`. Raises `InvalidRule` with every problem."""
         problems: list[Problem] = []
         parts: Table = {}
         settings = self.settings.get("headgate", {})
@@ -74,7 +74,7 @@ class Content:
 
 
 def rule_row(rule: Rule) -> Table:
-    """Return a rule's columns, but for its position and version. `more` has only what is not the default."""
+    """Return a rule's columns, without position and version. `more` holds only values that differ from the default."""
     table = rule_table(rule)
     row: Table = {_OTHERS: {}}
     for field in FIELDS:
@@ -83,12 +83,12 @@ def rule_row(rule: Rule) -> Table:
             if value is not None and value != field.default:
                 row[_OTHERS][field.name] = value
         elif isinstance(value, str) and field.kind.type == "duration":
-            row[_OTHERS][field.name] = value  # a period of the calendar
+            row[_OTHERS][field.name] = value  # a calendar period
         elif value is not None and field.kind.type == "duration":
             row[column] = round(value * MICROSECONDS)
         else:
             row[column] = value
-    row[_OTHERS].pop("ttl", None)  # which is in the window's column
+    row[_OTHERS].pop("ttl", None)  # stored in the window's column
     row["window_us"] = rule.quota.window_us
     return row
 
@@ -127,7 +127,7 @@ def _column(field: RuleField) -> str:
 
 
 def entries_of(rows: Iterable[Row]) -> dict[str, RuleRecord]:
-    """The rules of all rows, by id. Raises `InvalidRule` with every problem of all of them."""
+    """Return the rules of all rows, by id. Raises `InvalidRule` with every problem of all of them."""
     entries: dict[str, RuleRecord] = {}
     problems: list[Problem] = []
     for row in rows:
@@ -141,7 +141,7 @@ def entries_of(rows: Iterable[Row]) -> dict[str, RuleRecord]:
 
 
 def override_row(override: Override) -> Table:
-    """An override's columns, but for its user."""
+    """Return an override's columns, without its user."""
     window = override.window
     return {
         "rule": override.rule,
@@ -153,7 +153,7 @@ def override_row(override: Override) -> Table:
 
 
 def override_of(row: Row) -> Override:
-    """The override of a row. Raises `InvalidRule`."""
+    """Return the override of a row. Raises `InvalidRule`."""
     window_us, expires_us = row["window_us"], row["expires_us"]
     return Override(
         rule=row["rule"],
@@ -165,7 +165,7 @@ def override_of(row: Row) -> Override:
 
 
 def user_table(user: User | None) -> Table | None:
-    """A user as a rules file has it."""
+    """Return a user as in a rules file."""
     if user is None:
         return None
     table: Table = {"id": user.id}
@@ -179,7 +179,7 @@ def user_table(user: User | None) -> Table | None:
 
 
 def override_table(override: Override) -> Table:
-    """An override as a rules file has it, but for its time, which is a text."""
+    """Return an override as in a rules file, except that its time is a string."""
     table = {
         "rule": override.rule,
         "limit": override.limit,
@@ -195,7 +195,7 @@ def exemption_table(exemption: Exemption) -> Table:
 
 
 def settings_table(snapshot: Snapshot) -> Table:
-    """The settings of a snapshot as a rules file has them: those that differ from the defaults."""
+    """Return a snapshot's settings as in a rules file: those that differ from the defaults."""
     defaults = Snapshot(())
     table = {}
     for name in SETTING_NAMES:
@@ -218,24 +218,24 @@ def penalties_of(table: Table) -> Penalties:
 
 
 def plain(value: Any) -> Any:
-    """A setting's value as JSON has it: networks as text."""
+    """Return a setting's value as JSON data, with networks as strings."""
     if isinstance(value, tuple | list):
         return [plain(member) for member in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def time_of(us: int) -> datetime:
-    """A time of the database."""
+    """Convert a time in microseconds to a datetime."""
     return _EPOCH + timedelta(microseconds=us)
 
 
 def time_text(us: int) -> str:
-    """Return a time in microseconds as text: `2027-01-01T00:00:00+00:00`."""
+    """Format a time in microseconds, as `2027-01-01T00:00:00+00:00`."""
     return time_of(us).isoformat()
 
 
 def unstorable(value: str) -> str | None:
-    """Why a text cannot be in a database; None: it can."""
+    """Return why a database cannot store a text; None if it can."""
     if "\0" in value:
         return f"{value!r} has a NUL character, which databases cannot keep"
     try:

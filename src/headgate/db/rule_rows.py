@@ -1,4 +1,4 @@
-"""Rules' rows: writes those that a transaction has changed, and checks overrides of a rule that changes."""
+"""Writes the rows of changed rules, and checks the overrides of a changed rule."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from headgate.rules.users import misfit
 def write_rules(
     connection: Connection, stored: Mapping[str, RuleRecord], now: Mapping[str, RuleRecord], first: int
 ) -> int:
-    """Write the difference between what is stored and what is to be. Returns how many rules are new.
+    """Write the difference between the stored rules and the new ones. Returns how many rules were added.
 
-    New rules get positions from `first` on, in the order in which they came.
+    Added rules get positions from `first` on, in their order.
     """
     table = schema.rules
     gone = [{"gone": rule_id} for rule_id in stored if rule_id not in now]
@@ -39,7 +39,7 @@ def write_rules(
 
 
 def require_fitting_overrides(connection: Connection, rule: Rule, at_us: int) -> None:
-    """Raise `InvalidRule` if an override does not fit the rule as it is to be."""
+    """Raise `InvalidRule` if an override does not fit the changed rule."""
     for row in queries.kinds_of_override(connection, rule.id, at_us):
         problem = misfit(override_of(row), rule)
         if problem is not None:

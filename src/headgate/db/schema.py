@@ -1,7 +1,7 @@
-"""The tables, for PostgreSQL and SQLite alike. `migrations/` is how a database gets them.
+"""The tables, for PostgreSQL and SQLite. `migrations/` creates them.
 
-Names begin with `headgate_`, so that the tables may live beside others. Times and durations are whole microseconds,
-times since the Unix epoch. Lists and tables inside a record are JSON.
+Names begin with `headgate_`, so that the tables can share a database with others. Times and durations are in whole
+microseconds, times since the Unix epoch. Lists and tables inside a record are JSON.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from typing import Final
 from sqlalchemy import JSON, BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, Table, Text
 from sqlalchemy.dialects.postgresql import JSONB
 
-VERSION_TABLE: Final = "headgate_migrations"  # which migrations a database has had
+VERSION_TABLE: Final = "headgate_migrations"  # the migrations of a database
 
 metadata = MetaData()
 Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
-Serial = BigInteger().with_variant(Integer(), "sqlite")  # SQLite numbers rows by columns of this very type only
+Serial = BigInteger().with_variant(Integer(), "sqlite")  # SQLite autoincrements only columns of this type
 
 snapshot = Table(  # one row
     "headgate_snapshot",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("version", BigInteger, nullable=False),  # grows with every transaction that changes anything
-    Column("rules_version", BigInteger, nullable=False),  # what it was when anything but users last changed
+    Column("version", BigInteger, nullable=False),  # grows with every change
+    Column("rules_version", BigInteger, nullable=False),  # the version of the last change of anything except users
 )
 
 rules = Table(
     "headgate_rules",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("position", BigInteger, nullable=False),  # their order in the snapshot
-    Column("version", BigInteger, nullable=False),  # that of the snapshot in which it last changed
+    Column("position", BigInteger, nullable=False),  # the rules' order in the snapshot
+    Column("version", BigInteger, nullable=False),  # of the snapshot in which it last changed
     Column("name", Text, nullable=False),
     Column("dimension", Text, nullable=False),
     Column("endpoints", Json, nullable=False),
@@ -40,20 +40,20 @@ rules = Table(
     Column("algorithm", Text, nullable=False),
     Column("limit", BigInteger, nullable=False),
     Column("window_us", BigInteger, nullable=False),
-    Column("burst", BigInteger),  # null: as much as the limit
+    Column("burst", BigInteger),  # null: equal to the limit
     Column("action", Text, nullable=False),
     Column("max_delay_us", BigInteger),
     Column("priority", BigInteger, nullable=False),
     Column("group", Text),
     Column("sync", Text, nullable=False),
     Column("shards", Integer, nullable=False, server_default="1"),
-    Column("regions", Text),  # null: as the settings say
+    Column("regions", Text),  # null: as in the settings
     Column("failure_mode", Text),
     Column("cost", BigInteger, nullable=False),
     Column("status", Integer, nullable=False),
     Column("message", Text, nullable=False),
     Column("enabled", Boolean, nullable=False),
-    Column("more", Json, nullable=False, server_default="{}"),  # fields that have no column, as a rules file has them
+    Column("more", Json, nullable=False, server_default="{}"),  # fields without a column, as in a rules file
 )
 
 tiers = Table(
@@ -68,7 +68,7 @@ users = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("tier", Text),
-    Column("anchor", Json),  # where their periods of the calendar begin: a number or a text
+    Column("anchor", Json),  # start of the user's calendar periods: a number or a string
     Index("headgate_users_tier", "tier"),
 )
 
@@ -102,20 +102,20 @@ changes = Table(
     "headgate_changes",
     metadata,
     Column("id", Serial, primary_key=True, autoincrement=True),
-    Column("version", BigInteger, nullable=False),  # of the snapshot that the change made
+    Column("version", BigInteger, nullable=False),  # of the snapshot after the change
     Column("at_us", BigInteger, nullable=False),
     Column("actor", Text, nullable=False),
     Column("action", Text, nullable=False),  # "create", "update", "delete", "reset"
     Column("kind", Text, nullable=False),  # "rule", "tier", "user", "exemption", "settings", "token", "counts"
-    Column("subject", Text, nullable=False),  # which one
-    Column("reason", Text, nullable=False, server_default=""),  # why; empty: that was not said
+    Column("subject", Text, nullable=False),  # its id or name
+    Column("reason", Text, nullable=False, server_default=""),  # empty: none
     Column("before", Json),  # as in a rules file; null: there was none
-    Column("after", Json),  # null: there is none any more
+    Column("after", Json),  # null: deleted
     Index("headgate_changes_version", "version"),
     Index("headgate_changes_subject", "kind", "subject"),
 )
 
-tokens = Table(  # of callers of the service; never the tokens themselves
+tokens = Table(  # of the service's callers; never the secrets themselves
     "headgate_tokens",
     metadata,
     Column("id", Text, primary_key=True),
@@ -131,7 +131,7 @@ tokens = Table(  # of callers of the service; never the tokens themselves
     Index("headgate_tokens_name", "name"),
 )
 
-events = Table(  # what was refused, or would have been by a shadow
+events = Table(  # refused requests, and those that a shadow rule would have refused
     "headgate_events",
     metadata,
     Column("id", Text, primary_key=True),  # grows with time, on one node
@@ -139,9 +139,9 @@ events = Table(  # what was refused, or would have been by a shadow
     Column("node", Text, nullable=False),
     Column("rule", Text, nullable=False),
     Column("reason", Text, nullable=False),
-    Column("allowed", Boolean, nullable=False),  # true: by a shadow
+    Column("allowed", Boolean, nullable=False),  # true: allowed, because the rule does not enforce
     Column("dimension", Text, nullable=False),  # the rule's
-    Column("subject", Text, nullable=False),  # whose limit it was
+    Column("subject", Text, nullable=False),  # the subject that the rule counted
     Column("user", Text),
     Column("ip", Text),
     Column("api_key", Text),  # hashed
@@ -149,12 +149,12 @@ events = Table(  # what was refused, or would have been by a shadow
     Column("endpoint", Text),
     Column("method", Text),
     Column("tier", Text),
-    Column("facts", Json, nullable=False),  # all others
+    Column("facts", Json, nullable=False),  # all other facts
     Column("cost", BigInteger, nullable=False),
     Column("limit", BigInteger, nullable=False),
     Column("remaining", BigInteger, nullable=False),
     Column("retry_after_us", BigInteger),  # null: never
-    Column("weight", BigInteger, nullable=False),  # how many events it stands for: more than one in a flood
+    Column("weight", BigInteger, nullable=False),  # the number of events that it represents: more than one in a flood
     Index("headgate_events_at", "at_us", "id"),
     Index("headgate_events_rule", "rule", "at_us", "id"),
 )
@@ -167,14 +167,14 @@ for _name in ("user", "ip", "api_key", "tenant"):
         postgresql_where=_known,
     )
 
-event_counts = Table(  # number of events per minute, subject and rule: all of them, in floods too
+event_counts = Table(  # number of events per minute, subject and rule; exact even in floods
     "headgate_event_counts",
     metadata,
-    Column("id", Text, primary_key=True),  # a hash of those that follow, up to the subject
-    Column("minute_us", BigInteger, nullable=False),  # when the minute began
+    Column("id", Text, primary_key=True),  # a hash of the following columns, up to the subject
+    Column("minute_us", BigInteger, nullable=False),  # start of the minute
     Column("rule", Text, nullable=False),
     Column("reason", Text, nullable=False),
-    Column("dimension", Text, nullable=False),  # what the subject is: "user", "ip" …; empty: all subjects
+    Column("dimension", Text, nullable=False),  # the subject's kind: "user", "ip" …; empty: all subjects
     Column("subject", Text, nullable=False),
     Column("own", Boolean, nullable=False),  # whether that is the rule's dimension
     Column("events", BigInteger, nullable=False),
@@ -183,26 +183,26 @@ event_counts = Table(  # number of events per minute, subject and rule: all of t
     Index("headgate_event_counts_dimension", "dimension", "minute_us"),
 )
 
-event_runs = Table(  # how far those who write events have come: what they write twice counts once
+event_runs = Table(  # the progress of the writers of events, so that a batch counts once
     "headgate_event_runs",
     metadata,
-    Column("id", Text, primary_key=True),  # of one start of one process
-    Column("batch", BigInteger, nullable=False),  # the last one that is here
+    Column("id", Text, primary_key=True),  # one start of one process
+    Column("batch", BigInteger, nullable=False),  # the last batch written
     Column("at_us", BigInteger, nullable=False),  # when it was written
 )
 
-usage = Table(  # what each rule had in each minute, and in each hour
+usage = Table(  # each rule's counts by minute and by hour
     "headgate_usage",
     metadata,
-    Column("id", Text, primary_key=True),  # a hash of the three that follow
+    Column("id", Text, primary_key=True),  # a hash of the next three columns
     Column("step", Integer, nullable=False),  # seconds: 60 or 3600
-    Column("at_us", BigInteger, nullable=False),  # when it began
+    Column("at_us", BigInteger, nullable=False),  # start of the step
     Column("rule", Text, nullable=False),  # empty: all checks
     *(
         Column(name, BigInteger, nullable=False)
         for name in ("allowed", "refused", "shadow", "delayed", "failure_mode", "cost")
     ),
-    *(  # how many of the checks that were timed took so many microseconds at most, and more than the one before
+    *(  # latency buckets: how many timed checks took at most so many microseconds, and more than the bound before
         Column(f"us_{bound}", BigInteger, nullable=False)
         for bound in (25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000, "more")
     ),
@@ -210,10 +210,10 @@ usage = Table(  # what each rule had in each minute, and in each hour
     Index("headgate_usage_at", "step", "at_us"),
 )
 
-nodes = Table(  # the processes that serve, as they say themselves every other second
+nodes = Table(  # the state of serving processes, which each writes every two seconds
     "headgate_nodes",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("at_us", BigInteger, nullable=False),  # when it last said so
+    Column("at_us", BigInteger, nullable=False),  # time of the last report
     Column("status", Json, nullable=False),  # see headgate.service.fleet
 )

@@ -1,4 +1,4 @@
-"""Which texts a database can keep."""
+"""Checks that a database can store a text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from headgate.rules.users import MAX_ID
 
 
 def require_short(where: str, field: str, value: str) -> None:
-    """Raises `InvalidRule` when a text is longer than PostgreSQL can have in an index."""
+    """Raise `InvalidRule` for a text that is too long for PostgreSQL's indexes."""
     if not 1 <= len(value) <= MAX_ID:
         raise InvalidRule(Problem(where, field, f"must have from 1 to {MAX_ID} characters"))
 
 
 def require_storable(where: str, value: Any) -> None:
-    """Raises `InvalidRule` when there is a text in a value that a database cannot keep."""
+    """Raise `InvalidRule` if a value contains a text that a database cannot store."""
     if isinstance(value, str):
         problem = unstorable(value)
         if problem is not None:

@@ -1,4 +1,4 @@
-"""Tokens of the service's callers: create, find and revoke them. The database has only their hashes.
+"""Tokens of the service's callers: creates, finds and revokes them. The database has only their hashes.
 
 A token is 256 random bits, so one round of SHA-256 is enough: a slower hash only protects what can be guessed. Creating
 and revoking a token each write a row of the change log in the same transaction. As neither changes a rule or a user,
@@ -22,7 +22,7 @@ from headgate.db.connection import Database
 from headgate.db.records import Table, time_text, unstorable
 from headgate.errors import ChangeConflict, InvalidRule, NotFound, Problem
 
-PREFIX: Final = "hg_"  # by which scanners of leaked secrets know them
+PREFIX: Final = "hg_"  # lets secret scanners recognize tokens
 MAX_NAME: Final = 100  # characters
 SHORTEST_SECONDS: Final = 60
 LONGEST_SECONDS: Final = 10 * 366 * 86_400
@@ -41,14 +41,14 @@ class Token(NamedTuple):
     revoked_us: int | None
 
     def is_good(self, now_us: int) -> bool:
-        """Whether it is neither revoked nor expired."""
+        """Return whether the token is neither revoked nor expired."""
         return self.revoked_us is None and now_us < self.expires_us
 
 
 class TokenTable:
     """The tokens in a database. Safe to share between threads. Every method raises `DatabaseError`.
 
-    `listener` is called when a token was created or revoked, as that of `Changes` is.
+    `listener` is called when a token is created or revoked, as in `Changes`.
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class TokenTable:
         self._clock: Clock = clock or SystemClock()
 
     def create(self, name: str, *, role: str, scopes: Iterable[str], seconds: float, actor: str) -> tuple[Token, str]:
-        """A new token that is good for so many seconds; and the secret itself, which cannot be had again.
+        """Create a token that is valid for `seconds`. Return its record, and the secret, which is never shown again.
 
-        Raises `InvalidRule` for an invalid name or time, `ChangeConflict` when a token that is still valid
-        has that name: the change log tells people by it. Which roles and scopes there are is the caller's business.
+        Raises `InvalidRule` for an invalid name or time, and `ChangeConflict` if a valid token has that name, which the
+        change log shows. The caller validates roles and scopes.
         """
         _check(name, seconds)
         secret = PREFIX + secrets.token_urlsafe(32)
         now_us = self._clock.now_us()
         token = Token(
-            id=f"{now_us // 1_000:011x}{secrets.token_hex(3)}",  # later ones sort after earlier ones
+            id=f"{now_us // 1_000:011x}{secrets.token_hex(3)}",  # sorts by time
             name=name,
             role=role,
             scopes=tuple(sorted(set(scopes))),
@@ -79,7 +79,7 @@ class TokenTable:
             revoked_us=None,
         )
         with self._database.write() as connection:
-            version = queries.versions(connection, lock=True).version  # so that two of one name cannot pass each other
+            version = queries.versions(connection, lock=True).version  # locks: two tokens must not get one name
             if any(one.is_good(now_us) for one in _tokens(connection, schema.tokens.c.name == name)):
                 raise ChangeConflict(f"token {name!r} exists already: choose another name, or revoke it first")
             row = {**token._asdict(), "scopes": list(token.scopes), "hash": hash_of(secret)}
@@ -89,7 +89,7 @@ class TokenTable:
         return token, secret
 
     def revoke(self, token_id: str, *, actor: str) -> Token:
-        """End a token, now. One that is revoked already stays so. Raises `NotFound`."""
+        """Revoke a token. Does nothing if it is revoked already. Raises `NotFound`."""
         now_us = self._clock.now_us()
         with self._database.write() as connection:
             version = queries.versions(connection, lock=True).version
@@ -116,7 +116,7 @@ class TokenTable:
             return [_token(row) for row in connection.execute(query).mappings()]
 
     def valid_tokens(self, most: int) -> list[Token]:
-        """Return the valid tokens, those that expire first at the front."""
+        """Return the valid tokens, in order of their expiry."""
         table, now_us = schema.tokens, self._clock.now_us()
         query = select(table).where(table.c.revoked_us.is_(None), table.c.expires_us > now_us)
         with self._database.read() as connection:
@@ -131,7 +131,7 @@ class TokenTable:
             return {row["hash"]: _token(row) for row in rows}
 
     def close(self) -> None:
-        """Give back the connections, if it was made from a URL."""
+        """Close the connections, if this was created from a URL."""
         if self._owned:
             self._database.close()
 
@@ -141,12 +141,12 @@ class TokenTable:
 
 
 def hash_of(secret: str) -> str:
-    """What is kept of a token."""
+    """Return the hash of a token's secret, as stored."""
     return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def token_table(token: Token) -> Table:
-    """A token as the change log and the API show it."""
+    """Return a token as the change log and the API show it."""
     return {
         "id": token.id,
         "name": token.name,
@@ -183,7 +183,7 @@ def _token(row: RowMapping) -> Token:
 def _log_change(
     connection: Connection, version: int, at_us: int, actor: str, *, before: Token | None, after: Token | None
 ) -> Table:
-    """Add to the change log that a token was created, or revoked. Returns the change."""
+    """Log the creation or revocation of a token, and return the change."""
     known = before or after
     assert known is not None
     change = {

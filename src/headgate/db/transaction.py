@@ -34,14 +34,14 @@ from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import Override, Tier, User
 
-MAX_REASON: Final = 1_000  # characters of a reason that are kept
+MAX_REASON: Final = 1_000  # characters kept of a reason
 
 
 class Transaction:
-    """Changes under way, invisible to others until they are committed. Do not share one between threads.
+    """Changes that are invisible to others until committed. Do not share one between threads.
 
-    `version` is the version that the snapshot gets with them. A change that leaves a record as it is writes nothing,
-    not even to the change log.
+    `version` is the version of the snapshot after them. A change that leaves a record as it is writes nothing, not even
+    to the change log.
     """
 
     def __init__(self, connection: Connection, actor: str, at_us: int, *, reason: str = "") -> None:
@@ -57,28 +57,28 @@ class Transaction:
         self.version = self._versions.version + 1
         self._log: list[Table] = []
         self._loaded: Content | None = None
-        self._looked_up: dict[str, RuleRecord | None] = {}  # rules that were looked up before all were loaded
-        self._stored: dict[str, RuleRecord] = {}  # the rules as they are in the database, when they are loaded
+        self._looked_up: dict[str, RuleRecord | None] = {}  # rules looked up before all were loaded
+        self._stored: dict[str, RuleRecord] = {}  # the rules in the database, once loaded
         self._last_position = 0
 
     @property
     def is_first(self) -> bool:
-        """Whether nothing was ever changed in this database before."""
+        """Whether this is the database's first change."""
         return self._versions.version == queries.FIRST_VERSION
 
     # Rules
 
     def create_rule(self, rule: Rule) -> None:
-        """Raises `ChangeConflict` when there is a rule of that id."""
+        """Create a rule. Raises `ChangeConflict` if its id exists."""
         if rule.id in self._content.rules:
             raise ChangeConflict(f"rule {rule.id!r} exists already")
         self._put_rule(rule, None)
 
     def update_rule(self, rule: Rule, *, version: int | None = None) -> None:
-        """Replace the rule of that id. Its subjects' counts stay, unless algorithm or dimension are others.
+        """Replace the rule with this id. Counts are kept, unless algorithm or dimension change.
 
-        Raises `NotFound`; `ChangeConflict` when `version` is given and the rule has another one by now; and
-        `InvalidRule` when some user's override would not fit it.
+        Raises `NotFound`; `ChangeConflict` if `version` is given and is no longer current; and `InvalidRule` if a
+        user's override would not fit it.
         """
         entry = self._entry(rule.id, version)
         if rule != entry.rule:
@@ -86,10 +86,10 @@ class Transaction:
             self._put_rule(rule, entry.rule)
 
     def delete_rule(self, rule_id: str, *, version: int | None = None, with_overrides: bool = False) -> None:
-        """Raises `NotFound` and `ChangeConflict` like `update_rule`.
+        """Delete a rule. Raises `NotFound` and `ChangeConflict` like `update_rule`.
 
-        Raises `InvalidRule` when users have overrides of it, unless those are to be deleted too. Overrides that have
-        expired go with it in any case.
+        Raises `InvalidRule` if users have overrides of it, unless `with_overrides` deletes them too. Expired overrides
+        are always deleted.
         """
         entry = self._entry(rule_id, version)
         changed = []
@@ -111,7 +111,7 @@ class Transaction:
     # Tiers, exemptions, settings
 
     def create_tier(self, tier: Tier) -> None:
-        """Raises `ChangeConflict` when there is a tier of that name."""
+        """Create a tier. Raises `ChangeConflict` if its name exists."""
         if tier.name in self._content.tiers:
             raise ChangeConflict(f"tier {tier.name!r} exists already")
         require_storable(f"tier {tier.name!r}", tier.name)
@@ -124,7 +124,7 @@ class Transaction:
         self._note("create", "tier", tier.name, None, {"name": tier.name})
 
     def delete_tier(self, name: str) -> None:
-        """Raises `NotFound`; `InvalidRule` when users are on it. No rule may name it when the transaction ends."""
+        """Delete a tier. Raises `NotFound`, and `InvalidRule` if users are on it. No rule may name it at the commit."""
         if name not in self._content.tiers:
             raise NotFound(f"there is no tier {name!r}")
         user = queries.on_tier(self._connection, name)
@@ -135,7 +135,7 @@ class Transaction:
         self._note("delete", "tier", name, {"name": name}, None)
 
     def create_exemption(self, exemption: Exemption) -> None:
-        """Exempt a client. Does nothing if there is an exemption of the same type and value."""
+        """Create an exemption. Does nothing if it exists."""
         if exemption in self._content.exemptions:
             return
         table = exemption_table(exemption)
@@ -155,7 +155,7 @@ class Transaction:
         self._note("delete", "exemption", f"{exemption.type} {exemption.value}", exemption_table(exemption), None)
 
     def put_settings(self, section: str, table: Table) -> None:
-        """Make what a rules file has under `[headgate]` or `[penalties]` this table."""
+        """Replace the settings of a rules file's section, `headgate` or `penalties`."""
         before = self._content.settings.get(section)
         if table == (before or {}):
             return
@@ -166,26 +166,26 @@ class Transaction:
         self._note("update", "settings", section, before, table)
 
     def update_settings(self, **settings: Any) -> None:
-        """Set what a rules file has under `[headgate]`: `default_tier="free"`. None sets the default again."""
+        """Set settings of a rules file's `[headgate]`, as `default_tier="free"`. None restores the default."""
         table = {**self._content.settings.get("headgate", {}), **settings}
         self.put_settings("headgate", {name: plain(value) for name, value in table.items() if value is not None})
 
     def update_penalties(self, penalties: Penalties) -> None:
-        """Set what a rules file has under `[penalties]`."""
+        """Replace the settings of a rules file's `[penalties]`."""
         if penalties != penalties_of(self._content.settings.get("penalties", {})):
             self.put_settings("penalties", penalties_table(penalties))
 
     # Users
 
     def set_tier(self, user_id: str, tier: str | None) -> None:
-        """Put a user on a tier; None on none of their own. Raises `InvalidRule` when there are tiers, without this."""
+        """Put a user on a tier; None removes it. Raises `InvalidRule` if tiers are declared, but not this one."""
         user = self._user(user_id)
         self.put_users([replace(user or User(id=user_id), tier=tier)])
 
     def put_override(self, user_id: str, override: Override) -> None:
-        """Give a user their own figures for a rule, in place of those that they may have had.
+        """Set or replace a user's override of a rule.
 
-        Raises `InvalidRule` when there is no such rule, or it has no use for them, or they have expired.
+        Raises `InvalidRule` if the rule does not exist, or the override does not fit it, or has expired.
         """
         self.put_overrides({user_id: [override]})
 
@@ -205,9 +205,9 @@ class Transaction:
         self._write_users([(user, None)])
 
     def put_overrides(self, overrides: Mapping[str, Sequence[Override]]) -> None:
-        """Give users, by id, their own figures for rules, in place of those that they have for the same rules.
+        """Set overrides of users, by user id. They replace the users' overrides of the same rules.
 
-        Their tiers and other overrides stay. Raises `InvalidRule` with every problem.
+        The users' tiers and other overrides stay. Raises `InvalidRule` with every problem.
         """
         before = self._users(overrides)
         users = []
@@ -219,10 +219,10 @@ class Transaction:
         self.put_users(users)
 
     def put_users(self, users: Sequence[User]) -> None:
-        """Make users what these say, whatever they were; one without tier, overrides and anchor is deleted.
+        """Replace users. A user without tier, overrides and anchor is deleted.
 
-        Raises `InvalidRule` with every problem: a tier that is not there; an override that fits no rule, or has
-        expired and is not there yet.
+        Raises `InvalidRule` with every problem: an unknown tier, an override that fits no rule, or a new override that
+        has expired.
         """
         before = self._users([user.id for user in users])
         tiers = self._loaded.tiers if self._loaded else queries.tiers(self._connection)
@@ -238,9 +238,9 @@ class Transaction:
     # All at once
 
     def apply(self, snapshot: Snapshot) -> None:
-        """Make rules, tiers, exemptions and settings those of a snapshot, whatever they were.
+        """Replace rules, tiers, exemptions and settings by those of a snapshot.
 
-        Users that it lists become what it says; others stay as they are, but for overrides of rules that go.
+        Users that it lists are replaced; others stay, except for their overrides of deleted rules.
         """
         content, wanted = self._content, {rule.id: rule for rule in snapshot.rules}
         for tier in snapshot.tiers:
@@ -263,17 +263,17 @@ class Transaction:
         self.put_settings("headgate", settings_table(snapshot))
         self.update_penalties(snapshot.penalties)
 
-    # What there is, as changed so far
+    # Reads, with the changes so far
 
     @property
     def rules_version(self) -> int:
-        """The version in which anything but users had last changed, before this transaction."""
+        """The version of the last change of anything except users, before this transaction."""
         return self._versions.rules_version
 
     def version_under(self, snapshot: Snapshot) -> int:
-        """The version in which anything had last changed that `apply` of this could change.
+        """Return the version of the last change of anything that `apply` of this snapshot could change.
 
-        That is all but users, and of those whom it lists, and who have overrides of rules that it does not have.
+        That is everything except users, the users that it lists, and users with overrides of rules that it lacks.
         """
         wanted = {rule.id for rule in snapshot.rules}
         users = {user.id for user in snapshot.users if unstorable(user.id) is None}
@@ -283,28 +283,28 @@ class Transaction:
         return max(self.rules_version, queries.users_version(self._connection, sorted(users)))
 
     def entry(self, rule_id: str) -> RuleRecord | None:
-        """A rule, and its version."""
+        """Return a rule, and its version."""
         return self._content.rules.get(rule_id)
 
     def user(self, user_id: str) -> User | None:
-        """A user's tier and overrides. Raises `InvalidRule` for what can be no user's id."""
+        """Return a user's tier and overrides. Raises `InvalidRule` for an invalid id."""
         return self._user(user_id)
 
     def change(self, change_id: int) -> Change | None:
-        """A row of the change log; not those of this transaction."""
+        """Return a row of the change log, without those of this transaction."""
         return queries.change(self._connection, change_id)
 
     def changes_of(self, version: int) -> list[Change]:
-        """The changes that made a version, in their order."""
+        """Return the changes of a version in order."""
         return queries.changes_of(self._connection, version)
 
     def change_after(self, change: Change, *, together: bool = False) -> Change | None:
-        """The latest later change of what one changed; with `together`, of anything that its transaction changed."""
+        """Return the latest later change of the same thing; with `together`, of anything in its transaction."""
         return queries.change_after(self._connection, change, together=together)
 
     @property
     def differences(self) -> list[Table]:
-        """The changes so far, in order: `action`, `kind`, `subject`, `before` and `after` of the log."""
+        """The changes so far in order: `action`, `kind`, `subject`, `before` and `after`."""
         return [{name: row[name] for name in ("action", "kind", "subject", "before", "after")} for row in self._log]
 
     def finish(self, *, notify: bool) -> bool:
@@ -325,7 +325,7 @@ class Transaction:
 
     @property
     def _content(self) -> Content:
-        """All but users, as changed so far. Loaded on first use."""
+        """Everything except users, with the changes so far. Loaded on first use."""
         if self._loaded is None:
             self._loaded = queries.content(self._connection)
             self._stored = dict(self._loaded.rules)
@@ -340,7 +340,7 @@ class Transaction:
         return entry
 
     def _rule(self, rule_id: str) -> Rule | None:
-        """A rule, without all others being read for it."""
+        """Return a rule, without loading all others."""
         if self._loaded is not None:
             entry = self._loaded.rules.get(rule_id)
         else:
@@ -361,12 +361,12 @@ class Transaction:
         return self._users([user_id]).get(user_id)
 
     def _users(self, ids: Collection[str]) -> dict[str, User]:
-        """Return those of some users who have a tier or overrides. Raises `InvalidRule` for an id that is not valid."""
+        """Return those of these users who have a tier or overrides. Raises `InvalidRule` for an invalid id."""
         self._flush()
         return read_users(self._connection, ids)
 
     def _write_users(self, users: Iterable[tuple[User | None, User | None]]) -> None:
-        """Write users, each as they were and are to be; one without tier and overrides is none."""
+        """Write changed users, given before and after. A user without tier and overrides counts as None."""
         changed = list(changed_users(users))
         write_users(self._connection, changed)
         for before, after in changed:
@@ -376,7 +376,7 @@ class Transaction:
             self._note(action, "user", known.id, user_table(before), user_table(after))
 
     def log_reset(self, subject: str) -> None:
-        """Log at once that the counts of a subject were reset, which changes no snapshot."""
+        """Log the reset of a subject's counts at once. It changes no snapshot."""
         self._note("reset", "counts", subject, None, None)
         row = {**self._log.pop(), "version": self._versions.version}
         self._connection.execute(insert(schema.changes), row)
@@ -395,6 +395,6 @@ class Transaction:
         if self._loaded is None:
             return
         now = self._loaded.rules
-        first = self.version * 1_000_000 + self._last_position  # later than all that exist: versions only grow
+        first = self.version * 1_000_000 + self._last_position  # after all existing ones: versions only grow
         self._last_position += write_rules(self._connection, self._stored, now, first)
         self._stored = dict(now)

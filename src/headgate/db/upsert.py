@@ -1,4 +1,4 @@
-"""Insert rows, or add to what is there: one statement for many rows, on PostgreSQL and SQLite."""
+"""Inserts rows, or adds to existing ones: one statement for many rows, on PostgreSQL and SQLite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 
 def add_rows(connection: Connection, table: Table, rows: list[dict[str, Any]], figures: Sequence[str] = ()) -> None:
-    """Insert rows. Those whose id is there already only have their `figures` added."""
+    """Insert rows. If an id exists, add the `figures` to its row."""
     if not rows:
         return
     if connection.dialect.name == "postgresql":
@@ -27,7 +27,7 @@ def add_rows(connection: Connection, table: Table, rows: list[dict[str, Any]], f
 
 
 def _sent(table: Table, names: list[str]) -> Select[Any]:
-    """The parameter `rows` as rows, in PostgreSQL: many are one statement and one parameter, which is far faster."""
+    """Return PostgreSQL's rows of the parameter `rows`. One parameter for all of them is far faster than one each."""
     columns = (column(name, table.c[name].type) for name in names)
     rows = func.jsonb_to_recordset(bindparam("rows", type_=postgresql.JSONB)).table_valued(*columns, name="sent")
     sent = rows.render_derived(with_types=True)

@@ -1,7 +1,7 @@
-"""Usage in the database: how many checks each rule had, minute by minute and hour by hour.
+"""Usage in the database: each rule's checks by minute and by hour.
 
-`headgate.audit` writes it, in the same batches as events, each once. A row of an hour is written together with those
-of its minutes, so that old minutes can be deleted and their hour stays.
+`headgate.audit` writes it in the same batches as events, each once. An hour's row is written together with those of
+its minutes, so that old minutes can be deleted while their hour stays.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from headgate.db.connection import LARGE_SECONDS, Database
 
 MINUTE_SECONDS: Final = 60
 HOUR_SECONDS: Final = 3_600
-STEPS: Final = (MINUTE_SECONDS, HOUR_SECONDS)  # that rows are kept in
-ALL: Final = ""  # stands for all checks: each is counted once, however many rules applied to it
-OTHER: Final = "(other)"  # stands for all rules for which there was no room
-NO_RULE: Final = "(no rule)"  # stands for checks to which no rule applied
+STEPS: Final = (MINUTE_SECONDS, HOUR_SECONDS)  # of stored rows
+ALL: Final = ""  # all checks, each counted once, however many rules applied
+OTHER: Final = "(other)"  # all rules that there was no room for
+NO_RULE: Final = "(no rule)"  # checks that no rule applied to
 BOUNDS_US: Final = (25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000)
 COUNTS: Final = ("allowed", "refused", "shadow", "delayed", "failure_mode", "cost")
 TIMES: Final = (*(f"us_{bound}" for bound in BOUNDS_US), "us_more")
-FIGURES: Final = (*COUNTS, *TIMES)  # the columns that are added up
+FIGURES: Final = (*COUNTS, *TIMES)  # the columns to sum
 
 
 class UsageCount(NamedTuple):
@@ -37,16 +37,16 @@ class UsageCount(NamedTuple):
 
 
 class UsageStep(NamedTuple):
-    """A rule's counts in a step of time. Times of a check are in microseconds; None: none was timed."""
+    """A rule's counts in a step of time. Times of a check are in microseconds; None if none was timed."""
 
     at_us: int  # when the step began
     rule: str
     allowed: int
     refused: int
     shadow: int  # allowed, but a shadow rule would have refused
-    delayed: int  # allowed, but held back
-    failure_mode: int  # allowed or refused by a failure mode, as the store could not decide
-    cost: int  # of what was allowed
+    delayed: int  # allowed, but delayed
+    failure_mode: int  # allowed or refused by a failure mode, because the store failed
+    cost: int  # of allowed checks
     p50_us: float | None
     p99_us: float | None
 
@@ -56,7 +56,7 @@ class UsageStep(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """How many checks a rule had in a step of time, and how many of them it refused."""
+    """A rule's checks in a step of time, and how many of them it refused."""
 
     at_us: int  # when the step began
     rule: str
@@ -71,9 +71,9 @@ class UsageHistory:
         self._database = database
 
     def series(self, rules: Collection[str], *, since_us: int, until_us: int, step: int) -> list[UsageStep]:
-        """Of each rule, what it had in each step of so many seconds, in order of time. Steps without any are left out.
+        """Return each rule's counts in steps of `step` seconds, in order of time, without empty steps.
 
-        Read from minutes, or from hours where the step is made of them. `ALL` is all checks, each counted once.
+        Reads minutes, or hours if the step is a multiple of an hour. `ALL` is all checks, each counted once.
         """
         begin, rule = _begin(step), schema.usage.c.rule
         query = _chosen(_sums(begin, rule), begin, rules, step, since_us, until_us)
@@ -81,7 +81,7 @@ class UsageHistory:
             return [_usage(*row) for row in connection.execute(query)]
 
     def traffic(self, rules: Collection[str], *, since_us: int, until_us: int, step: int) -> list[Traffic]:
-        """Of each rule, how many checks it had in each step, as `series` does, without all else: for many rules."""
+        """Return each rule's number of checks in each step, as `series` does. Cheaper, for many rules."""
         begin, table = _begin(step), schema.usage.c
         sums = func.sum(table.allowed + table.refused + table.shadow), func.sum(table.refused)
         query = _chosen(select(begin, table.rule, *sums), begin, rules, step, since_us, until_us)
@@ -90,7 +90,7 @@ class UsageHistory:
             return [Traffic(at_us, rule, int(checks), int(refused)) for at_us, rule, checks, refused in found]
 
     def top(self, *, since_us: int, until_us: int, by: str = "refused", most: int = 10) -> list[UsageStep]:
-        """The rules that had most of a count in a period, and what they had in all of it."""
+        """Return the rules with the highest count in a period, with their counts in all of it."""
         table = schema.usage
         total = func.sum(table.c[by])
         ranking = (
@@ -110,7 +110,7 @@ class UsageHistory:
 
 
 def usage_rows(counts: Iterable[UsageCount]) -> list[dict[str, Any]]:
-    """Rows of the counts' minutes and hours, in an order that all nodes write them in: none waits for another."""
+    """Return the counts' rows by minute and hour, in the order in which all nodes write them, to avoid deadlocks."""
     rows: dict[str, dict[str, Any]] = {}
     for minute_us, rule, figures in counts:
         for step in STEPS:
@@ -125,9 +125,9 @@ def usage_rows(counts: Iterable[UsageCount]) -> list[dict[str, Any]]:
 
 
 def quantile(times: Sequence[int], share: float) -> float | None:
-    """The time that this share of the checks did not exceed, of how many were in each bucket; None: there were none.
+    """Return the time that this share of checks did not exceed, from the bucket counts; None if there were no checks.
 
-    Between a bucket's bounds, times are taken to be spread evenly. Above all bounds, it is the last of them.
+    Assumes that times are spread evenly within a bucket. Above all bounds, it is the last bound.
     """
     wanted = sum(times) * share
     if not wanted:
@@ -145,8 +145,8 @@ def _sums(begin: Any, rule: Any) -> Select[Any]:
 
 
 def _begin(step: int) -> ColumnElement[int]:
-    """When the step of so many seconds began that a row is in."""
-    # As text, so that PostgreSQL knows it for the same expression wherever it stands.
+    """Return the start of a row's step of `step` seconds."""
+    # A literal, so that PostgreSQL sees the same expression in all clauses.
     at_us = schema.usage.c.at_us
     return at_us - at_us % literal_column(str(step * 1_000_000))
 
@@ -154,7 +154,7 @@ def _begin(step: int) -> ColumnElement[int]:
 def _chosen(
     query: Select[Any], begin: ColumnElement[int], rules: Collection[str], step: int, since_us: int, until_us: int
 ) -> Select[Any]:
-    """Rows of rules, of the steps that have a part in the period, by step and rule."""
+    """Restrict a query to these rules and to the steps that overlap the period, grouped by step and rule."""
     table = schema.usage
     kept = HOUR_SECONDS if step % HOUR_SECONDS == 0 else MINUTE_SECONDS
     first_us = since_us - since_us % (step * 1_000_000 if step in STEPS else kept * 1_000_000)
@@ -167,7 +167,7 @@ def _chosen(
 
 
 def _within(since_us: int, until_us: int) -> ColumnElement[bool]:
-    """Rows that make up a period: those of its whole hours, and of the minutes before and after these."""
+    """Return a condition for the rows of a period: its whole hours, and the minutes before and after them."""
     table = schema.usage
     first_us = since_us - since_us % (MINUTE_SECONDS * 1_000_000)
     hour_us = HOUR_SECONDS * 1_000_000

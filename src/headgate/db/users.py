@@ -1,4 +1,4 @@
-"""Users' rows, many at once. What they may hold is `headgate.db.transaction`'s to say."""
+"""Reads and writes users' rows in bulk. `headgate.db.transaction` decides what is valid."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headgate.errors import Problem
 from headgate.rules.rule import Rule
 from headgate.rules.users import MAX_ID, User, misfit
 
-Pair = tuple[User | None, User | None]  # a user as they were, and as they are to be; None: there is nothing to keep
+Pair = tuple[User | None, User | None]  # a user before and after; None: no record
 
 
 def read_users(connection: Connection, ids: Collection[str]) -> dict[str, User]:
-    """Return those of some users who have a tier or overrides. Raises `InvalidRule` for an id that is not valid."""
+    """Return those of these users who have a tier or overrides. Raises `InvalidRule` for an invalid id."""
     for user_id in ids:
         require_storable(f"user {user_id!r}", user_id)
         require_short(f"user {user_id!r}", "id", user_id)
@@ -28,7 +28,7 @@ def read_users(connection: Connection, ids: Collection[str]) -> dict[str, User]:
 
 
 def changed_users(users: Iterable[Pair]) -> Iterator[Pair]:
-    """Yield the users that it changes. Overrides come in the order of their rules, as the database returns them."""
+    """Yield the users that change. Overrides are in the order of their rules, as the database returns them."""
     for before, user in users:
         after = None
         if user is not None and (user.tier is not None or user.anchor is not None or user.overrides):
@@ -40,7 +40,7 @@ def changed_users(users: Iterable[Pair]) -> Iterator[Pair]:
 def user_problems(
     user: User, before: User | None, tiers: Collection[str], rule_of: Callable[[str], Rule | None], now_us: int
 ) -> Iterator[Problem]:
-    """Yield what is wrong with what a user is to have. What they have already is not looked at again."""
+    """Yield the problems of a changed user. Unchanged values are not checked again."""
     where = f"user {user.id!r}"
     if user.tier is not None and (before is None or user.tier != before.tier):
         if tiers and user.tier not in tiers:
@@ -58,7 +58,7 @@ def user_problems(
 
 
 def write_users(connection: Connection, changed: Sequence[Pair]) -> None:
-    """Write users who have changed. Raises `InvalidRule` for a text that no database can keep."""
+    """Write changed users. Raises `InvalidRule` for a text that no database can store."""
     for _, after in changed:
         if after is not None:
             require_storable(f"user {after.id!r}", [after.tier, *(one.rule for one in after.overrides)])

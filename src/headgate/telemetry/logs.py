@@ -1,7 +1,6 @@
 """The service's log: one line per event, for people on a terminal, JSON elsewhere. Needs structlog.
 
-Everything that logs by the standard library, ours and others', goes the same way. Secrets are masked on it: see
-`secrets`.
+All records of the standard library's loggers, ours and others', go the same way. Secrets are masked: see `secrets`.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from headgate.masking import Masking
 Format = Literal["auto", "console", "json"]
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 LOGGERS: Final = ("headgate", "uvicorn", "uvicorn.error", "uvicorn.access", "grpc", "sqlalchemy", "alembic")
-# They say little of use below a warning. watchfiles tells of every file that changes beside ours, as a log may do.
+# They log little of use below a warning. watchfiles logs every file that changes beside ours, such as a log file.
 QUIET: Final = ("sqlalchemy", "alembic", "grpc", "asyncio", "opentelemetry", "watchfiles")
 
 Event = MutableMapping[str, Any]
 
-_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what a terminal might obey
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a terminal might act on them
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes lines. If writing one fails, only its logger and the error's type are shown: its text is not masked."""
+    """Writes lines. If writing one fails, shows only its logger and the error's type: its text is not masked."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the standard library's name
         problem = sys.exception()
@@ -39,16 +38,16 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 
 def configure_logging(
-    format: Format = "auto",  # noqa: A002 - as users know it
+    format: Format = "auto",  # noqa: A002 - the setting's name
     level: str = "info",
     *,
     secrets: Iterable[str] = (),
     stream: TextIO | None = None,
 ) -> None:
-    """Have everything logged to `stream`, by default stderr, from `level` on: `debug`, `info`, `warning` … `critical`.
+    """Log everything from `level` on (`debug`, `info`, `warning` … `critical`) to `stream`, by default stderr.
 
-    `auto` is `console` on a terminal and `json` elsewhere. `secrets` are hidden wherever they show, besides what looks
-    like one. May be called again, for other settings. Raises `ValueError` for a format or level that there is not.
+    `auto` is `console` on a terminal and `json` elsewhere. `secrets` are masked wherever they appear, as is anything
+    that looks like a secret. Call it again to change settings. Raises `ValueError` for an unknown format or level.
     """
     if format not in get_args(Format):
         raise ValueError(f"log format: must be one of {', '.join(get_args(Format))}, got {format!r}")
@@ -69,7 +68,7 @@ def configure_logging(
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
-        structlog.processors.format_exc_info,  # as text, for masking: a traceback may hold anything
+        structlog.processors.format_exc_info,  # as text, for masking: a traceback may contain secrets
     ]
     structlog.configure(
         processors=[
@@ -96,14 +95,14 @@ def configure_logging(
 
 
 def _without_echoes(_logger: object, _method: str, event: Event) -> Event:
-    """Not the event once more, as other handlers and uvicorn leave it in the record."""
+    """Remove the copies of the event that other handlers and uvicorn leave in the record."""
     for name in ("message", "asctime", "color_message"):
         event.pop(name, None)
     return event
 
 
 def _order(_logger: object, _method: str, event: Event) -> Event:
-    """The order in which people read JSON lines: when, how bad, what; then the rest."""
+    """Put timestamp, level and event first, for readers of JSON lines."""
     return {**{name: event[name] for name in ("timestamp", "level", "event") if name in event}, **event}
 
 

@@ -1,4 +1,4 @@
-"""How late the event loop is: work that holds it up makes every call wait."""
+"""Measures the event loop's lag: work that blocks the loop delays every call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INTERVAL: Final = 0.1  # seconds between two samples
 
 
 async def measure_loop_lag(lags: Histogram, interval: float = INTERVAL) -> None:
-    """Add how late a timer fires, in seconds, several times a second, until cancelled."""
+    """Record how late a timer fires, in seconds, several times a second, until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + interval
@@ -22,7 +22,8 @@ async def measure_loop_lag(lags: Histogram, interval: float = INTERVAL) -> None:
 
 
 def lags_of(late: float, interval: float) -> Iterator[float]:
-    """Return the lag of each sample that was due by now: a timer that is very late stands for those that it missed."""
+    """Yield the lag of each sample that was due by now. A very late timer also counts for the samples that it
+    missed."""
     late = max(0.0, late)
     yield late
     while late > interval:

@@ -1,4 +1,4 @@
-"""Count what the service does, cheaply enough to count every check. `metrics` exports the counts."""
+"""Counts the service's work, cheaply enough for every check. `metrics` exports the counts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headgate.rules.snapshot import Snapshot
 from headgate.stores.breaker import State
 from headgate.telemetry.histogram import Histogram
 
-MAX_RULES: Final = 1_000  # that are counted by name
-OTHER: Final = "other"  # stands for all further ones, as it does for whatever else has no name of its own
+MAX_RULES: Final = 1_000  # counted by name
+OTHER: Final = "other"  # all further rules, and anything else without a name
 PROTOCOLS: Final = ("http", "grpc", "envoy", "authorize", OTHER)
 KINDS: Final = {StoreTimeout: "timeout", StoreUnavailable: "unavailable", StoreFull: "full"}
-SKEW_SECONDS: Final = 5.0  # a clock that is further off is counted
+SKEW_SECONDS: Final = 5.0  # a clock with a larger difference is counted
 
 REQUEST_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 CHECKS_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
@@ -27,28 +27,28 @@ BATCH_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 LAG_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SKEW_BOUNDS: Final = (0.5, 1.0, SKEW_SECONDS, 30.0, 300.0, 3_600.0)
 
-Cause = tuple[str | None, Reason]  # the rule, and why
+Cause = tuple[str | None, Reason]  # the rule and the reason
 
 
 class OpenConnections(NamedTuple):
-    """Connections of one protocol."""
+    """The connections of one protocol."""
 
-    now: Callable[[], int]  # that are open
-    most: int  # that may be
+    now: Callable[[], int]  # open connections
+    most: int  # the maximum
 
 
 class Meter:
-    """Told by the service's planes and by its store; read by `/metrics`. Its methods never block and never raise.
+    """Counters that the service's planes and store update, and `/metrics` reads. Methods never block and never raise.
 
-    Rules are counted by name as long as they are in force in `holder`, and at most `max_rules` of them. Belongs to the
-    thread of one event loop; any thread may read.
+    Rules are counted by name while they are in the current snapshot of `holder`, at most `max_rules` of them. Belongs
+    to the thread of one event loop; any thread may read.
     """
 
     def __init__(self, *, holder: Holder | None = None, max_rules: int = MAX_RULES) -> None:
         self._holder = holder
         self._max_rules = max_rules
         self._rules: set[str | None] = {None, OTHER}  # that are counted by name
-        self._swept: Snapshot | None = None  # those that are not in force there are no longer counted
+        self._swept: Snapshot | None = None  # the snapshot whose missing rules were already removed
         self._allowed: dict[Cause, int] = {}
         self._refused: dict[Cause, int] = {}
         self._near_limit: dict[str | None, int] = {}
@@ -65,7 +65,7 @@ class Meter:
         self.skewed_total = 0
 
     def decided(self, decision: Decision) -> None:
-        """A request was decided."""
+        """Count a decision."""
         reading = decision.reading
         plan = reading.plan
         allowed, is_near = decision.allowed, False
@@ -86,14 +86,14 @@ class Meter:
             self._near_limit[cause[0]] = self._near_limit.get(cause[0], 0) + 1
 
     def took(self, protocol: str, seconds: float, checks: int = 1) -> None:
-        """A call to the data plane was answered: by `http`, `grpc`, `envoy` or `authorize`."""
+        """Count a call to the data plane, by protocol: `http`, `grpc`, `envoy` or `authorize`."""
         if protocol not in self.requests:
             protocol = OTHER
         self.requests[protocol].add(seconds)
         self.checks[protocol].add(checks)
 
     def answered(self, protocol: str, status: str | int) -> None:
-        """A request was answered with this status: of HTTP a number, of gRPC the name of a code.
+        """Count a response by its status: HTTP's number, or the name of gRPC's code.
 
         `protocol` is one of `PROTOCOLS`, or `admin`.
         """
@@ -103,51 +103,51 @@ class Meter:
             self.responses[protocol, status] = 1
 
     def skewed(self, seconds: float) -> None:
-        """A caller's clock was so much ahead of the store's (negative: behind)."""
+        """Count how far a caller's clock is ahead of the store's (negative: behind)."""
         seconds = abs(seconds)
         if isfinite(seconds):
             self.skews.add(seconds)
             self.skewed_total += seconds > SKEW_SECONDS
 
     def called(self, seconds: float, groups: int) -> None:
-        """The store was called: see `headgate.stores.observer`."""
+        """Count a call to the store: see `headgate.stores.observer`."""
         self.store_calls.add(seconds)
         if groups:
             self.store_batches.add(groups)
 
     def failed(self, error: StoreError, seconds: float, groups: int) -> None:
-        """A call to the store failed."""
+        """Count a failed call to the store."""
         self.store_errors[KINDS.get(type(error), OTHER)] += 1
         if groups:  # 0: a reset, which is not a check
             self.store_calls.add(seconds)
 
     def breaker(self, node: str, state: State | Literal["gone"]) -> None:
-        """The breaker of a store's server has a new state, or is no more."""
+        """Record the new state of a store server's circuit breaker, or its removal."""
         if state == "gone":
             self.breakers.pop(node, None)
         else:
             self.breakers[node] = state
 
     def tallies(self) -> Iterator[tuple[str, str, str, int]]:
-        """Of every rule, decision (`allowed`, `refused`, `shadow`) and reason: how many."""
+        """Yield the count of each rule, decision (`allowed`, `refused`, `shadow`) and reason."""
         for (rule, reason), count in self._allowed.copy().items():
             yield rule or "", "shadow" if reason == "shadow" else "allowed", reason, count
         for (rule, reason), count in self._refused.copy().items():
             yield rule or "", "refused", reason, count
 
     def near_limit(self) -> Iterator[tuple[str, int]]:
-        """Of every rule: how many of those `within_limit` came near it."""
+        """Yield for each rule how many requests `within_limit` came near it."""
         for rule, count in self._near_limit.copy().items():
             yield rule or "", count
 
     def _begun(self, cause: Cause) -> Cause:
-        """Return the cause under which to count one that is new, or that has no count of its own."""
+        """Return the cause under which to count a new one, or one without its own count."""
         rule, reason = cause
         if rule not in self._rules:
             if not self._has_room(rule):
                 return OTHER, reason
             self._rules.add(rule)
-            # From the first check on, there are counts of 0 for the first refusal to rise from.
+            # Start all counts at 0 with the first check, so that the first refusal shows as an increase.
             self._allowed.setdefault((rule, "within_limit"), 0)
             self._refused.setdefault((rule, "over_limit"), 0)
             self._near_limit.setdefault(rule, 0)
@@ -160,10 +160,10 @@ class Meter:
                 return False
             if len(self._rules) >= self._max_rules + 2 and snapshot is not self._swept:
                 self._sweep(snapshot)
-        return len(self._rules) < self._max_rules + 2  # but for the two that are always there
+        return len(self._rules) < self._max_rules + 2  # the two are None and OTHER
 
     def _sweep(self, snapshot: Snapshot) -> None:
-        """Make room: forget rules that are no longer in force."""
+        """Make room by removing rules that are no longer in the snapshot."""
         self._swept = snapshot
         gone = {rule for rule in self._rules - {None, OTHER} if rule and snapshot.template(rule) is None}
         self._rules -= gone

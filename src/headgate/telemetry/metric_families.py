@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them: what each status and the meter counted, as families of samples."""
+"""The meter's counts and the services' states as Prometheus metric families."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headgate.rules.sources.database import DatabaseStatus
 
 
-STATES: Final = {"closed": 0, "half_open": 1, "open": 2}  # of breakers
+STATES: Final = {"closed": 0, "half_open": 1, "open": 2}  # of circuit breakers
 
 
 class RulesStatus(Protocol):
@@ -120,7 +120,9 @@ def _bound(bound: float) -> str:
 
 def build_info() -> Iterator[Metric]:
     labels = ("version", "python", "node")
-    family = GaugeMetricFamily("headgate_build_info", "1, of this version of Headgate on this machine.", labels=labels)
+    family = GaugeMetricFamily(
+        "headgate_build_info", "Always 1, with the version of Headgate and the machine as labels.", labels=labels
+    )
     family.add_metric((__version__, platform.python_version(), platform.node()), 1)
     yield family
 
@@ -128,7 +130,7 @@ def build_info() -> Iterator[Metric]:
 def meter_families(meter: Meter) -> Iterator[Metric]:
     checks = CounterMetricFamily(
         "headgate_checks",
-        "Requests that were decided, by the rule that decided them, what was decided, and why.",
+        "Decided requests, by the deciding rule, the decision and the reason.",
         labels=("rule", "decision", "reason"),
     )
     for *labels, count in sorted(meter.tallies()):
@@ -170,7 +172,7 @@ def meter_families(meter: Meter) -> Iterator[Metric]:
     yield errors
     breakers = GaugeMetricFamily(
         "headgate_breaker_state",
-        "Of each of the store's servers: 0 while it is used, 1 while it is probed, 2 while it is left alone.",
+        "The circuit breaker of each of the store's servers: 0 closed, 1 half-open, 2 open.",
         labels=("node",),
     )
     for node, state in sorted(meter.breakers.copy().items()):
@@ -197,18 +199,18 @@ def snapshot_families(holder: Holder, now: Callable[[], float]) -> Iterator[Metr
 
 
 def version_number(version: str) -> int:
-    """A version as a number, the same on every node that has the same rules."""
+    """Return a version as a number that is equal on all nodes with the same rules."""
     if version.isascii() and version.isdigit():
         return int(version)
-    return crc32(version.partition("-")[2].encode() or version.encode())  # of a file: without the number of the load
+    return crc32(version.partition("-")[2].encode() or version.encode())  # for a file, ignore the number of the load
 
 
 def failing_families(failing: bool) -> Iterator[Metric]:
-    yield _gauge("headgate_store_failing", "1 while the store cannot decide, and failure modes do.", failing)
+    yield _gauge("headgate_store_failing", "1 while the store fails, and failure modes decide.", failing)
 
 
 def denial_cache_families(hits: int) -> Iterator[Metric]:
-    yield _counter("headgate_exhausted_hits", "Refusals that were known, and cost no call to the store.", hits)
+    yield _counter("headgate_exhausted_hits", "Refusals from the denial cache, without a call to the store.", hits)
 
 
 def rules_families(status: RulesStatus) -> Iterator[Metric]:
@@ -225,18 +227,18 @@ def rules_families(status: RulesStatus) -> Iterator[Metric]:
 
 
 def database_families(status: DatabaseStatus) -> Iterator[Metric]:
-    yield _gauge("headgate_database_failing", "1 while the rules' database cannot be asked.", status.failing)
-    yield _counter("headgate_database_failures", "How often the rules' database could not be asked.", status.failures)
+    yield _gauge("headgate_database_failing", "1 while the rules' database fails.", status.failing)
+    yield _counter("headgate_database_failures", "Failed queries to the rules' database.", status.failures)
     users = status.users
     yield _gauge("headgate_users_cached", "Users whose tier and overrides are in memory.", users.cached)
     yield _counter("headgate_users_cache_hits", "Checks whose user was in memory.", users.hits)
     yield _counter("headgate_users_cache_misses", "Checks whose user had to be looked up.", users.misses)
     yield _counter("headgate_users_lookups", "Users that were looked up in the database.", users.looked_up)
-    yield _counter("headgate_users_queries", "Queries that looked users up, each of them several.", users.queries)
+    yield _counter("headgate_users_queries", "Queries that looked up users, several at a time.", users.queries)
     yield _counter("headgate_users_failures", "Queries for users that failed.", users.failures)
     yield _counter(
         "headgate_users_unanswered",
-        "Checks that went on without knowing their user: by the default tier, or by what was known last.",
+        "Checks decided without a fresh look-up of their user: by the default tier, or by what was known last.",
         users.unanswered,
     )
 
@@ -244,11 +246,11 @@ def database_families(status: DatabaseStatus) -> Iterator[Metric]:
 def audit_families(status: AuditStatus) -> Iterator[Metric]:
     yield _gauge("headgate_audit_backlog", "Events that wait to be written, also in the spool.", status.backlog)
     yield _gauge("headgate_audit_spool_bytes", "The size of the spool on disk.", status.spool_bytes)
-    yield _counter("headgate_audit_recorded", "Events that were to be kept.", status.recorded)
+    yield _counter("headgate_audit_recorded", "Events recorded.", status.recorded)
     yield _counter("headgate_audit_spooled", "Events that went to the spool on disk.", status.spooled)
     yield _counter("headgate_audit_written", "Events that were written to the database.", status.written)
     yield _counter("headgate_audit_dropped", "Events that were lost: the spool was full or broken.", status.dropped)
-    yield _counter("headgate_audit_failed", "Events that could not be recorded, by an error of ours.", status.failed)
+    yield _counter("headgate_audit_failed", "Events that could not be recorded because of a bug.", status.failed)
     yield _counter("headgate_audit_deleted", "Old events that were deleted.", status.deleted)
 
 
@@ -256,7 +258,11 @@ def slot_families(status: SlotStatus) -> Iterator[Metric]:
     counters = (
         ("acquired", "Slots that this node has taken.", status.acquired),
         ("released", "Slots that were released through this node.", status.released),
-        ("expired", "Slots of this node that were neither released nor renewed in time through it.", status.expired),
+        (
+            "expired",
+            "Slots of this node that were neither released nor renewed in time through this node.",
+            status.expired,
+        ),
     )
     for name, text, counts in counters:
         counter = CounterMetricFamily(f"headgate_slots_{name}", text, labels=("rule",))
@@ -268,7 +274,7 @@ def slot_families(status: SlotStatus) -> Iterator[Metric]:
         in_use.add_metric((rule,), count)
     yield in_use
     longest = GaugeMetricFamily(
-        "headgate_slots_longest_held_seconds", "How long the oldest of them has been held.", labels=("rule",)
+        "headgate_slots_longest_held_seconds", "How long the oldest slot has been held.", labels=("rule",)
     )
     for rule, seconds in sorted(status.longest_held.items()):
         longest.add_metric((rule,), seconds)
@@ -277,7 +283,7 @@ def slot_families(status: SlotStatus) -> Iterator[Metric]:
 
 def webhook_families(status: WebhookStatus) -> Iterator[Metric]:
     messages = CounterMetricFamily(
-        "headgate_webhook_messages", "Messages to the webhook, by what became of them.", labels=("outcome",)
+        "headgate_webhook_messages", "Messages to the webhook, by outcome.", labels=("outcome",)
     )
     for outcome in ("delivered", "failed", "dropped"):
         messages.add_metric((outcome,), getattr(status, outcome))
@@ -288,13 +294,17 @@ def webhook_families(status: WebhookStatus) -> Iterator[Metric]:
 
 def lease_families(status: LeaseStatus) -> Iterator[Metric]:
     yield _counter("headgate_lease_checks", "Requests to which leased rules applied.", status.checks)
-    yield _counter("headgate_lease_hits", "Such as were decided without asking the store.", status.hits)
+    yield _counter(
+        "headgate_lease_hits",
+        "Requests to which leased rules applied that were decided without calling the store.",
+        status.hits,
+    )
     yield _counter("headgate_lease_store_calls", "Calls to the store on behalf of leased rules.", status.calls)
-    yield _counter("headgate_lease_fetches", "Slices that the store was asked for.", status.fetches)
-    yield _counter("headgate_lease_tokens_fetched", "Tokens that it gave.", status.fetched)
-    yield _counter("headgate_lease_tokens_returned", "Tokens that were not used, and given back.", status.returned)
-    yield _counter("headgate_lease_tokens_stranded", "Tokens that were neither used nor given back.", status.stranded)
-    yield _gauge("headgate_lease_tokens_outstanding", "Tokens that are held.", status.outstanding)
+    yield _counter("headgate_lease_fetches", "Slices requested from the store.", status.fetches)
+    yield _counter("headgate_lease_tokens_fetched", "Tokens received from the store.", status.fetched)
+    yield _counter("headgate_lease_tokens_returned", "Unused tokens that were returned to the store.", status.returned)
+    yield _counter("headgate_lease_tokens_stranded", "Tokens that were neither used nor returned.", status.stranded)
+    yield _gauge("headgate_lease_tokens_outstanding", "Tokens held now.", status.outstanding)
     yield _gauge("headgate_lease_keys", "Keys of leased rules that are remembered.", status.keys)
 
 
@@ -306,10 +316,10 @@ def region_families(status: RegionStatus) -> Iterator[Metric]:
         "headgate_region_failures", "Calls to other regions that failed.", labels=("region",)
     )
     cut = GaugeMetricFamily(
-        "headgate_region_cut", "1 while another region was not heard of for several intervals.", labels=("region",)
+        "headgate_region_cut", "1 while another region has not answered for several intervals.", labels=("region",)
     )
     age = GaugeMetricFamily(
-        "headgate_region_age_seconds", "How long ago another region's counts were last heard.", labels=("region",)
+        "headgate_region_age_seconds", "Seconds since another region's counts were last received.", labels=("region",)
     )
     for name, peer in status.peers.items():
         calls.add_metric((name,), peer.calls)
@@ -330,18 +340,18 @@ def region_families(status: RegionStatus) -> Iterator[Metric]:
     yield _gauge("headgate_region_synced_keys", "Keys whose counts are exchanged.", status.synced_keys)
     yield _gauge(
         "headgate_region_synced_bound",
-        "The most that other regions let in of one key between two exchanges: limits may be passed by this much.",
+        "The most that other regions allowed of one key between two exchanges: limits may be exceeded by this much.",
         status.synced_bound,
     )
     yield _counter(
-        "headgate_region_synced_excess", "Units that all regions let in above synced limits.", status.synced_excess
+        "headgate_region_synced_excess",
+        "Units that all regions together allowed above synced limits.",
+        status.synced_excess,
     )
 
 
 def rejection_families(counts: Mapping[str, int]) -> Iterator[Metric]:
-    family = CounterMetricFamily(
-        "headgate_identity_rejections", "Credentials that were not accepted.", labels=("reason",)
-    )
+    family = CounterMetricFamily("headgate_identity_rejections", "Rejected credentials.", labels=("reason",))
     for reason, count in sorted(counts.items()):
         family.add_metric((reason,), count)
     yield family
@@ -350,7 +360,7 @@ def rejection_families(counts: Mapping[str, int]) -> Iterator[Metric]:
 def auth_failure_families(counts: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
     family = CounterMetricFamily(
         "headgate_auth_failures",
-        "Calls to the service whose token was not accepted, by protocol and reason.",
+        "Calls to the service with a rejected token, by protocol and reason.",
         labels=("protocol", "reason"),
     )
     for labels, count in sorted(counts.items()):
@@ -360,7 +370,7 @@ def auth_failure_families(counts: Mapping[tuple[str, str], int]) -> Iterator[Met
 
 def token_expiry_families(seconds: Mapping[str, float]) -> Iterator[Metric]:
     family = GaugeMetricFamily(
-        "headgate_token_expiry_seconds", "In how long a token expires, of those that do so first.", labels=("token",)
+        "headgate_token_expiry_seconds", "Seconds until a token expires, of those that expire first.", labels=("token",)
     )
     for name, left in sorted(seconds.items()):
         family.add_metric((name,), left)

@@ -1,6 +1,6 @@
-"""`/metrics`: what the meter counted and how the service is doing, for Prometheus. Needs prometheus-client.
+"""`/metrics`: the meter's counts and the service's state, for Prometheus. Needs prometheus-client.
 
-No label holds who asked: no user, no address, no key. What labels can hold is bounded.
+No label identifies a client: no user, address or key. The number of label values is bounded.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ log = logging.getLogger("headgate")
 class Metrics:
     """The metrics of one worker.
 
-    `failing` says whether the store cannot decide right now, and `exhausted` how many refusals it gave that it knew
-    already; `rules` and `database` are the `status` of the rules' source, the second only if that is a database;
-    `audit` is that of the audit log, `webhook` that of the webhook, `leases`, `slots` and `regions` are the limiter's;
-    `rejections` says how often credentials of the middleware's clients were rejected, by reason, and `auth_failures`
-    those of the service's callers, by protocol and reason. `token_expiry` is in how many seconds tokens expire, by
-    name. What is not given is not on the page.
+    `failing` returns whether the store is failing now, and `exhausted` the hits of its denial cache. `rules` and
+    `database` return the state of the rules' source, the second only if that is a database. `audit` returns the audit
+    log's state, `webhook` the webhook's; `leases`, `slots` and `regions` the limiter's. `rejections` returns how many
+    credentials of the middleware's clients were rejected, by reason, and `auth_failures` how many of the service's
+    callers, by protocol and reason. `token_expiry` returns the seconds until tokens expire, by name. The page omits
+    what is None.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class Metrics:
             collector(registry=self._registry)
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
-        """The page and its content type: OpenMetrics if `accept`, a header of that name, asks for it, else text.
+        """Return the page and its content type: OpenMetrics if the header `accept` asks for it, else text.
 
-        May be called from any thread; with a thousand rules it takes some ten milliseconds, which are better not
-        spent on the event loop.
+        Call it from any thread. With a thousand rules it takes some ten milliseconds, so do not call it on the event
+        loop.
         """
         if "application/openmetrics-text" in accept.lower():
             return openmetrics.generate_latest(self._registry), OPENMETRICS  # type: ignore[no-untyped-call]
@@ -119,7 +119,7 @@ class Metrics:
 
 
 class _Figures(Collector):
-    """Collects by a function. One that fails costs its own figures, and not the page."""
+    """Collects metrics with a function. If it fails, only its own metrics are missing from the page."""
 
     def __init__(self, figures: Callable[[], Iterable[Metric]]) -> None:
         self._figures = figures
@@ -127,6 +127,6 @@ class _Figures(Collector):
     def collect(self) -> Iterable[Metric]:
         try:
             return list(self._figures())
-        except Exception:  # whatever is wrong with one source of figures, operators need the others
+        except Exception:  # if one source fails, operators still need the others
             log.exception("metrics: some metrics could not be collected")
             return []

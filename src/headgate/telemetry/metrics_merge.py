@@ -1,4 +1,4 @@
-"""Pages of metrics: those of several workers made into one."""
+"""Merges the metrics pages of several workers into one."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-EOF: Final = "# EOF"  # ends a page in OpenMetrics
+EOF: Final = "# EOF"  # the end of an OpenMetrics page
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(\})?)?")
 
 
 def merge_pages(pages: Mapping[str, bytes]) -> bytes:
-    """One page of the pages of several workers, by their names: every sample gets the label `worker`.
+    """Merge the pages of several workers, by name, into one. Every sample gets the label `worker`.
 
-    All pages are of the same format: either Prometheus' text or OpenMetrics. Raises `ValueError` on what is neither.
+    All pages have one format, Prometheus's text or OpenMetrics. Raises `ValueError` for any other.
     """
-    families: dict[str, tuple[dict[str, None], list[str]]] = {}  # the lines that describe it, and its samples
+    families: dict[str, tuple[dict[str, None], list[str]]] = {}  # a family's descriptive lines, and its samples
     ends = False
     for worker, page in pages.items():
         label = 'worker="{}"'.format(worker.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n"))
         family: tuple[dict[str, None], list[str]] | None = None
-        whole = page[: page.rfind(b"\n") + 1]  # a worker may end before it has sent everything
+        whole = page[: page.rfind(b"\n") + 1]  # a worker may end before it has sent the whole page
         for line in whole.decode().split("\n"):
             if line == EOF:
                 ends = True

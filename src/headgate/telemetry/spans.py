@@ -1,6 +1,6 @@
-"""Spans of OpenTelemetry: one for each call to the data plane, one for each call to the store. Needs headgate[otel].
+"""OpenTelemetry spans: one for each call to the data plane, and one for each call to the store. Needs headgate[otel].
 
-They tell rules, decisions, reasons and numbers; never who asked.
+They hold rules, decisions, reasons and numbers, but never identify a client.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headgate.errors import StoreError
 from headgate.rules.holder import Holder
 from headgate.telemetry.meter import MAX_RULES, Meter
 
-CARRIED: Final = ("traceparent", "tracestate")  # the headers by which a trace comes along
+CARRIED: Final = ("traceparent", "tracestate")  # the headers of the trace context
 CLOSE_SECONDS: Final = 5.0
 
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
@@ -68,7 +68,7 @@ _current: ContextVar[_TracedCall | None] = ContextVar("headgate-call", default=N
 
 
 class Tracing:
-    """Makes spans by a tracer provider, which it closes if it is `owned`."""
+    """Creates spans with a tracer provider, which it closes if `owned`."""
 
     def __init__(self, provider: TracerProvider, *, owned: bool = False) -> None:
         self._provider: Any = provider
@@ -77,7 +77,7 @@ class Tracing:
 
     @contextmanager
     def check(self, protocol: str, headers: Mapping[str, str]) -> Iterator[None]:
-        """Around a call to the data plane: the span `headgate.check`, in the trace that the caller's headers name.
+        """Wrap a call to the data plane in the span `headgate.check`, in the trace that the caller's headers name.
 
         A `TracedMeter` adds the decisions made meanwhile.
         """
@@ -86,7 +86,7 @@ class Tracing:
             context=_PROPAGATOR.extract(headers),
             kind=SpanKind.SERVER,
             attributes={"headgate.protocol": protocol},
-            record_exception=False,  # its message may tell who asked
+            record_exception=False,  # its message may identify the client
             set_status_on_exception=False,
         ) as span:
             call = _TracedCall()
@@ -101,10 +101,10 @@ class Tracing:
                 call.describe(span)
 
     def stored(self, seconds: float, groups: int, error: StoreError | None = None) -> None:
-        """A call to the store has ended: the span `headgate.store`.
+        """Create the span `headgate.store` of a call to the store that has ended.
 
-        A call may carry checks of many requests. It belongs to the trace of the first of them, or to none when they
-        had to wait for it.
+        A call may carry checks of many requests. Its span belongs to the trace of the first of them, or to none if they
+        had to wait for the call.
         """
         ended = time_ns()
         span = self._tracer.start_span(
@@ -120,13 +120,13 @@ class Tracing:
         span.end(ended)
 
     async def close(self) -> None:
-        """Send what has not been sent; not for longer than some seconds."""
+        """Send the remaining spans, within `CLOSE_SECONDS`."""
         if self._owned:
             try:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await asyncio.to_thread(self._provider.shutdown)
             except TimeoutError:
-                pass  # a collector that does not answer: its spans are lost
+                pass  # the collector does not answer: its spans are lost
 
 
 class TracedMeter(Meter):
@@ -152,7 +152,7 @@ class TracedMeter(Meter):
 
 
 class TracedApp:
-    """An ASGI app whose data plane is traced: everything below `/v1/`."""
+    """An ASGI app that traces the data plane: all paths below `/v1/`."""
 
     def __init__(self, app: App, tracing: Tracing) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Whether there are traces, and where they go. What is traced, and how, is in `spans`, which is imported only then."""
+"""Configures tracing. `spans` creates the spans, and is imported only if tracing is on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from headgate.telemetry.spans import Tracing
 
-EXPORT_SECONDS: Final = 5  # that a collector has to take what it is sent
+EXPORT_SECONDS: Final = 5  # for a collector to accept spans
 
 
 def configure_tracing(endpoint: str, service_name: str = "headgate") -> Tracing:
-    """Have spans sent to the OpenTelemetry collector at `endpoint`, by gRPC: `http://localhost:4317`, or `https://`.
+    """Send spans to the OpenTelemetry collector at `endpoint` by gRPC: `http://localhost:4317`, or `https://`.
 
-    Raises `ValueError` for what is no such address, and `ImportError` without `headgate[otel]`.
+    Raises `ValueError` for any other address, and `ImportError` without `headgate[otel]`.
     """
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -34,9 +34,9 @@ def configure_tracing(endpoint: str, service_name: str = "headgate") -> Tracing:
 
 
 def process_tracing() -> Tracing | None:
-    """Return tracing by the process's own tracer provider, which `opentelemetry-instrument` sets, for example.
+    """Return tracing with the process's own tracer provider, such as the one that `opentelemetry-instrument` sets.
 
-    None: there is no such provider.
+    Returns None if there is no such provider.
     """
     try:
         trace = import_module("opentelemetry.trace")

@@ -1,4 +1,4 @@
-"""Migrations: how a database gets the tables of `headgate.db.schema`, step by step. Each is a file in `versions/`."""
+"""Migrations, which create the tables of `headgate.db.schema` step by step. Each is a file in `versions/`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ log = logging.getLogger("headgate")
 
 
 def migrate(database: str | Database) -> None:
-    """Bring a database's tables up to date, from whatever they are, even none. Does nothing when they are.
+    """Bring a database's tables up to date, from any earlier version or none.
 
-    All or nothing, and safe when several processes do it at once: one of them does, the others wait. A database
-    that a newer Headgate has migrated further is left alone. Raises `DatabaseError`.
+    It is atomic, and safe when several processes do it at once: one of them migrates, the others wait. A database that
+    a newer Headgate has migrated further stays as it is. Raises `DatabaseError`.
     """
     opened = Database(database) if isinstance(database, str) else database
     try:
@@ -37,12 +37,12 @@ def migrate(database: str | Database) -> None:
 
 
 def latest() -> str:
-    """The revision of the last of our migrations: files are named after theirs."""
+    """Return the revision of our last migration, from the file names."""
     return max(path.name.partition("_")[0] for path in (HERE / "versions").glob("[0-9]*.py"))
 
 
 def _migrate(database: Database, current: str | None) -> None:
-    # Only here: most starts find everything up to date, and this takes its time to import.
+    # Imported here: most starts find everything up to date, and the import is slow.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
     from alembic.script import ScriptDirectory  # noqa: PLC0415
@@ -54,7 +54,7 @@ def _migrate(database: Database, current: str | None) -> None:
         return
     database.prepare()
     with database.write(lock=True, seconds=MIGRATION_SECONDS) as connection:
-        current = _revision(connection)  # again: another may have been faster
+        current = _revision(connection)  # again: another process may have been faster
         if current != latest() and not _is_newer(script, current, database.name):
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
@@ -62,7 +62,7 @@ def _migrate(database: Database, current: str | None) -> None:
 
 
 def _revision(connection: Connection) -> str | None:
-    """The one that alembic has noted; None: none."""
+    """Return the revision that Alembic recorded; None if there is none."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     return connection.scalar(select(column("version_num")).select_from(table(VERSION_TABLE)))

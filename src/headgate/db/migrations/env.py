@@ -1,4 +1,4 @@
-"""What Alembic runs to migrate: on the connection, and in the transaction, that `migrate` gives it."""
+"""Alembic's environment: it migrates on the connection, and in the transaction, of `migrate`."""
 
 from alembic import context
 

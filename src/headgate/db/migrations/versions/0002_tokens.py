@@ -1,4 +1,4 @@
-"""Tokens of those who call the service."""
+"""Tokens of the service's callers."""
 
 import sqlalchemy as sa
 from alembic import op

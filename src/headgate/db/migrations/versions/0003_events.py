@@ -1,4 +1,4 @@
-"""Events: what was refused, or would have been; how many there were; and how far those who write them have come."""
+"""Events, their counts, and the progress of their writers."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""A column for all fields of rules that have none of their own."""
+"""A column for all fields of rules without their own column."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Usage: what each rule had in each minute and hour."""
+"""Usage of each rule by minute and by hour."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Why changes were made; and the processes that serve."""
+"""Reasons of changes, and the serving processes."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Where a user's periods of the calendar begin."""
+"""The start of a user's calendar periods."""
 
 import sqlalchemy as sa
 from alembic import op
