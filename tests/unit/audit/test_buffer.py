@@ -262,7 +262,7 @@ def test_more_subjects_in_a_minute_than_there_is_room_for_are_counted_together()
 
 
 def test_a_flood_of_subjects_fits_into_little_memory(thorough: bool) -> None:
-    flood = 1_000_000 if thorough else 200_000  # many times what is kept of them
+    flood = 500_000 if thorough else 200_000  # many times what is kept of them
     world = World(rule("r", dimension="global"))
     world.ask()
     decision = world.limiter.check()
