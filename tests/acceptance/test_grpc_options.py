@@ -121,6 +121,18 @@ def test_a_call_that_the_defaults_refuse_holds_no_slot(kind: str) -> None:
         assert left.code is OK
 
 
+def test_a_call_whose_defaults_fail_holds_no_slot(kind: str) -> None:
+    def fail(request: GrpcRequest) -> str:
+        if request.path.endswith("/fan"):
+            raise LookupError("no such quota")
+        return "9/minute"
+
+    rules = [Rule(id="slots", quota="1 concurrent ttl 1h", dimension="ip")]
+    with client_of(kind, rules, defaults=fail, limiter={"clock": FakeClock(START)}) as client:
+        assert client("fan").code is grpc.StatusCode.UNKNOWN
+        assert client("unary").code is OK
+
+
 def test_fields_are_chosen(kind: str) -> None:
     with client_of(kind, MINUTE, headers="ietf", **LIMITER) as client:
         assert set(client("unary").trailing) == {"ratelimit", "ratelimit-policy"}

@@ -18,7 +18,7 @@ from headgate.http.grpc.handler import Behaviour, Handler, behaviour_of, replace
 from headgate.http.grpc.request import GrpcRequest
 from headgate.http.limits import Limits
 from headgate.http.request_limiter import AsyncRequestLimiter, resolve
-from headgate.http.route import Ask, charge_async
+from headgate.http.route import Ask, RouteLimit, charge_async
 from headgate.limiter.async_limiter import AsyncLimiter
 
 T = TypeVar("T")
@@ -154,10 +154,18 @@ class AsyncCalls:
         if options.deduct_when is not None:
             limits.charge_only_when(options.deduct_when)
         if options.defaults is not None and not limits.is_exempt(self._request_limiter.limiter):
-            ask = await Ask.of_async(options.defaults, lambda function: resolve(function(request)))
-            if ask is not None:
-                await charge_async(options.defaults, limits, self._request_limiter.limiter, request.path, ask)
+            try:
+                await self._meet_defaults(options.defaults, limits, request)
+            except BaseException:  # of the app's own function, or the client has gone
+                await limits.release_async()
+                raise
         return limits
+
+    async def _meet_defaults(self, defaults: RouteLimit, limits: Limits[AsyncLimiter], request: GrpcRequest) -> None:
+        """Charge a call to the quota that its client has on its method."""
+        ask = await Ask.of_async(defaults, lambda function: resolve(function(request)))
+        if ask is not None:
+            await charge_async(defaults, limits, self._request_limiter.limiter, request.path, ask)
 
 
 class _AsyncCallWaiter:

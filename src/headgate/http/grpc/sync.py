@@ -14,7 +14,7 @@ from headgate.http.grpc.handler import Handler, behaviour_of, replace_behaviour
 from headgate.http.grpc.request import GrpcRequest
 from headgate.http.limits import Limits
 from headgate.http.request_limiter import RequestLimiter
-from headgate.http.route import Ask, charge
+from headgate.http.route import Ask, RouteLimit, charge
 from headgate.limiter.limiter import Limiter
 
 TICK: Final = 0.05  # seconds between a waiting call's checks whether its client is still connected
@@ -78,10 +78,18 @@ class SyncCalls:
         if options.deduct_when is not None:
             limits.charge_only_when(options.deduct_when)
         if options.defaults is not None and not limits.is_exempt(self._request_limiter.limiter):
-            ask = Ask.of(options.defaults, lambda function: function(request))
-            if ask is not None:
-                charge(options.defaults, limits, self._request_limiter.limiter, request.path, ask)
+            try:
+                self._meet_defaults(options.defaults, limits, request)
+            except BaseException:  # of the app's own function
+                limits.release()
+                raise
         return limits
+
+    def _meet_defaults(self, defaults: RouteLimit, limits: Limits[Limiter], request: GrpcRequest) -> None:
+        """Charge a call to the quota that its client has on its method."""
+        ask = Ask.of(defaults, lambda function: function(request))
+        if ask is not None:
+            charge(defaults, limits, self._request_limiter.limiter, request.path, ask)
 
 
 class _CallWaiter:
