@@ -32,7 +32,7 @@ class Reading:
     applies to decisions without limits. `states` remembers which limits are in warning.
     """
 
-    __slots__ = ("low", "plan", "read", "reason", "states", "told")
+    __slots__ = ("low", "plan", "read", "reason", "states")
 
     def __init__(
         self,
@@ -48,7 +48,6 @@ class Reading:
         self.low = tuple([capacity + (capacity * percent // -100) if capacity else -1 for capacity in plan.capacities])
         self.read = read
         self.reason = reason
-        self.told: Reading = self if read is None else Reading(plan, states, reason=reason)  # for known outcomes
 
     @classmethod
     def of_outcomes(cls, plan: Plan, states: WarningStates | None = None, reason: Reason | None = None) -> Reading:

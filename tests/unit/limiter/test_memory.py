@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -312,3 +313,17 @@ def test_a_key_is_not_forgotten_because_its_rule_was_once_asked_with_a_shorter_w
     for number in range(5):  # each looks for keys that no longer matter
         ask(year, f"user-{number}", "b")
     assert ask(year, "alice", peek=True).remaining == 0
+
+
+@pytest.mark.parametrize("path", ["/limited", "/unlimited"])
+def test_a_check_leaves_nothing_to_the_garbage_collector(clock: FakeClock, path: str) -> None:
+    limiter = Limiter([Rule(id="r", quota="5/minute", endpoints=["/limited"])], clock=clock)
+    limiter.check(user="alice", endpoint=path)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(100):
+            limiter.check(user="alice", endpoint=path)
+        assert gc.collect() < 100
+    finally:
+        gc.enable()

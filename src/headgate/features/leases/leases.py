@@ -153,7 +153,9 @@ class Leases:
             else:
                 self._table.put_back(part)
         verdict = (now_us, decision.subjects, decision.costs, (told,))
-        return decision_with(decision.reading.told, verdict, told.wait_us == 0)
+        reading = decision.reading
+        known = Reading.of_outcomes(reading.plan, reading.states, reading.reason)
+        return decision_with(known, verdict, told.wait_us == 0)
 
     def decide(self, groups: Sequence[Group], leased: frozenset[str], *, inline: bool) -> Steps:
         """Decide groups; `leased` are the ids of leased rules. Returns `Decided`.
