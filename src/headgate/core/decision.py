@@ -340,8 +340,8 @@ class Decision:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the decision without its limiter. Only the original can be refunded."""
         plan = self.plan
-        told = (self.allowed, self.at_us, plan.limits, plan.reason, self.outcomes, self.costs, self.subjects)
-        return _restore, (*told, self.reading.reason, self.state, None if self.allowed else self.id)
+        fields = (self.allowed, self.at_us, plan.limits, plan.reason, self.outcomes, self.costs, self.subjects)
+        return _restore, (*fields, self.reading.reason, self.state, None if self.allowed else self.id)
 
     def __eq__(self, other: object) -> bool:
         """Return whether both decide the same, ignoring their ids."""

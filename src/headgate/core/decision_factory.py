@@ -81,7 +81,7 @@ def decision_after_refund(decision: Decision) -> Decision:
     if decision.reason not in ("within_limit", "shadow"):
         return decision  # it charged nothing
     before = tuple(map(_before, decision.plan.limits, decision.outcomes, decision.costs))
-    told = Decision.of(
+    shown = Decision.of(
         True,
         decision.at_us,
         decision.plan,
@@ -90,8 +90,8 @@ def decision_after_refund(decision: Decision) -> Decision:
         subjects=decision.subjects,
         states=decision.reading.states,
     )
-    told.settled = True
-    return told
+    shown.settled = True
+    return shown
 
 
 def _before(limit: Check, outcome: Outcome, cost: int) -> Outcome:

@@ -180,16 +180,16 @@ class Record(NamedTuple):
             if check.refusal.unit != REQUESTS:
                 more = (shards, check.reservation, check.refusal.unit)
             rows.append((*row, *more))
-        told: tuple[Any, ...] = (self.cost if isinstance(self.cost, int) else dict(self.cost), rows)
+        fields: tuple[Any, ...] = (self.cost if isinstance(self.cost, int) else dict(self.cost), rows)
         if self.pending:
-            told += (self.pending, self.penalty)
-        return json.dumps(told, separators=(",", ":"))
+            fields += (self.pending, self.penalty)
+        return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> Record:
         text, _, answer = text.partition("\n")
-        told: tuple[Any, ...] = tuple(json.loads(text))
-        cost, rows, *others = told
+        fields: tuple[Any, ...] = tuple(json.loads(text))
+        cost, rows, *others = fields
         pending, penalty = others or ("", None)
         if penalty is not None:
             client, (detection_us, threshold, multipliers) = penalty

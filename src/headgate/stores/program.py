@@ -74,9 +74,9 @@ def decision_of(
 
 
 def group_program(
-    check: GroupCheck, plan: Plan, states: WarningStates | None = None, told: Plan | None = None
+    check: GroupCheck, plan: Plan, states: WarningStates | None = None, shown: Plan | None = None
 ) -> Program:
-    """Return the program of a plan for a store that takes groups. Decisions show the plan `told`, if it is set."""
+    """Return the program of a plan for a store that takes groups. Decisions show the plan `shown`, if it is set."""
 
     def decide_group(
         subjects: tuple[str, ...],
@@ -85,13 +85,13 @@ def group_program(
         extras: Extras | None = None,
     ) -> Decision:
         (answer,) = check((group_of(plan, subjects, costs, peek, extras),))
-        return decision_of(answer, told or plan, states, subjects, costs)
+        return decision_of(answer, shown or plan, states, subjects, costs)
 
     return decide_group
 
 
 def async_group_program(
-    check: AsyncCheck, plan: Plan, states: WarningStates | None = None, told: Plan | None = None
+    check: AsyncCheck, plan: Plan, states: WarningStates | None = None, shown: Plan | None = None
 ) -> Program:
     """Return the program of a plan for an async store that takes groups."""
 
@@ -102,7 +102,7 @@ def async_group_program(
         extras: Extras | None = None,
     ) -> Decision:
         (answer,) = await check((group_of(plan, subjects, costs, peek, extras),))
-        return decision_of(answer, told or plan, states, subjects, costs)
+        return decision_of(answer, shown or plan, states, subjects, costs)
 
     return decide_group
 

@@ -46,11 +46,11 @@ class Store(Protocol):
 class CompilingStore(Store, Protocol):
     """A store that compiles plans. For any other store, the limiter builds programs on its `check`."""
 
-    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:
+    def compile(self, plan: Plan, states: WarningStates | None = None, shown: Plan | None = None) -> Program:
         """Return the program that decides requests of a plan.
 
-        Decisions get `states`. If `told` is set, they show that plan instead of the charged one: its limits are larger,
-        with the same amounts remaining.
+        Decisions get `states`. If `shown` is set, they show that plan instead of the charged one: its limits are
+        larger, with the same amounts remaining.
         """
         ...
 
@@ -180,7 +180,7 @@ class AsyncStore(Protocol):
 class AsyncCompilingStore(AsyncStore, Protocol):
     """A store that compiles plans into programs whose decisions are awaited."""
 
-    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program: ...
+    def compile(self, plan: Plan, states: WarningStates | None = None, shown: Plan | None = None) -> Program: ...
 
 
 @runtime_checkable

@@ -73,7 +73,7 @@ class AsyncRegionalStore:
         answers = await self._run(self._router.decide(groups))
         return require_any_answer(answers)
 
-    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:  # noqa: ARG002
+    def compile(self, plan: Plan, states: WarningStates | None = None, shown: Plan | None = None) -> Program:  # noqa: ARG002
         """Return the program of a plan. For a single rule, it is chosen here, once, by how regions share the rule."""
         if not self._router.is_spread(Group(plan.limits)):
             return self._program(self._here, plan, states)
@@ -177,11 +177,11 @@ class AsyncRegionalStore:
         self._router.reset_after_fork()
 
     def _program(
-        self, store: AsyncStore, plan: Plan, states: WarningStates | None, told: Plan | None = None
+        self, store: AsyncStore, plan: Plan, states: WarningStates | None, shown: Plan | None = None
     ) -> Program:
         if isinstance(store, AsyncCompilingStore):
-            return store.compile(plan, states, told)
-        return async_group_program(store.check, plan, states, told)
+            return store.compile(plan, states, shown)
+        return async_group_program(store.check, plan, states, shown)
 
     def _reserving_store(self) -> AsyncReservingStore:
         assert isinstance(self._here, AsyncReservingStore), f"{type(self._here).__name__} keeps no reservations"

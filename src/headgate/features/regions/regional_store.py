@@ -70,7 +70,7 @@ class RegionalStore:
         answers = self._run(self._router.decide(groups))
         return require_any_answer(answers)
 
-    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:  # noqa: ARG002
+    def compile(self, plan: Plan, states: WarningStates | None = None, shown: Plan | None = None) -> Program:  # noqa: ARG002
         """Return the program of a plan. For a single rule, it is chosen here, once, by how regions share the rule."""
         if not self._router.is_spread(Group(plan.limits)):
             return self._program(self._here, plan, states)
@@ -173,10 +173,10 @@ class RegionalStore:
         self._workers.reset_after_fork()
         self._router.reset_after_fork()
 
-    def _program(self, store: Store, plan: Plan, states: WarningStates | None, told: Plan | None = None) -> Program:
+    def _program(self, store: Store, plan: Plan, states: WarningStates | None, shown: Plan | None = None) -> Program:
         if isinstance(store, CompilingStore):
-            return store.compile(plan, states, told)
-        return group_program(store.check, plan, states, told)
+            return store.compile(plan, states, shown)
+        return group_program(store.check, plan, states, shown)
 
     def _reserving_store(self) -> ReservingStore:
         assert isinstance(self._here, ReservingStore), f"{type(self._here).__name__} keeps no reservations"

@@ -74,19 +74,19 @@ class MemoryStore:
         """The number of new keys since the store was created."""
         return self._tables.placed
 
-    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> MemoryProgram:
+    def compile(self, plan: Plan, states: WarningStates | None = None, shown: Plan | None = None) -> MemoryProgram:
         """Return the program that decides requests of a plan: see `headgate.stores.program.Program`.
 
-        Decisions get `states`. If `told` is set, they show that plan instead of the charged one: its limits are larger,
-        with the same amounts remaining.
+        Decisions get `states`. If `shown` is set, they show that plan instead of the charged one: its limits are
+        larger, with the same amounts remaining.
         """
-        return self._compile(plan, states, told)
+        return self._compile(plan, states, shown)
 
-    def _compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> MemoryProgram:
+    def _compile(self, plan: Plan, states: WarningStates | None = None, shown: Plan | None = None) -> MemoryProgram:
         with self.lock:
             tables = [self._tables.of(limit.key_template, limit.quota) for limit in plan.limits]
         limits = [(table, table.algorithm.admit, limit.quota) for table, limit in zip(tables, plan.limits, strict=True)]
-        reading = Reading(told or plan, states, reader(limits))
+        reading = Reading(shown or plan, states, reader(limits))
         return compile_program(self, limits, reading, None if self._clock is None else self._clock.now_us)
 
     def check(self, groups: Sequence[Group]) -> list[Answer]:

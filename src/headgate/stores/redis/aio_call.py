@@ -43,10 +43,10 @@ class BatchCall:
         self.until = 0.0  # no caller times out before this
         self.context = Context()  # of its first request, for tracing
 
-    def within(self, told: Callable[[BatchCall, list[Any] | Exception], None]) -> Done:
-        """Return a callback that calls `told` with the outcome, in this call's context."""
+    def within(self, callback: Callable[[BatchCall, list[Any] | Exception], None]) -> Done:
+        """Return a function that calls `callback` with the outcome, in this call's context."""
         run = self.context.run
-        return lambda replies: run(told, self, replies)
+        return lambda replies: run(callback, self, replies)
 
     def refuse(self, error: StoreError) -> None:
         """Fail all callers in it that still wait."""

@@ -28,12 +28,12 @@ class ThreadCall:
         "error",
         "groups",
         "in_flight",
+        "is_notified",
         "is_waited_for",
         "missing",
         "news",
         "queued",
         "replies",
-        "told",
     )
 
     def __init__(self, commands: Sequence[EncodedCommand], deadline: float, groups: int) -> None:
@@ -48,7 +48,7 @@ class ThreadCall:
         self.in_flight: InFlight | None = None  # whose replies this thread must read
         self.news = Lock()
         self.news.acquire()
-        self.told = False  # whether `news` was released
+        self.is_notified = False  # whether `news` was released
         self.is_waited_for = True
 
     @property
@@ -57,15 +57,15 @@ class ThreadCall:
 
     def wake(self) -> None:
         """Wake the thread: something has happened."""
-        if not self.told:
-            self.told = True
+        if not self.is_notified:
+            self.is_notified = True
             self.news.release()
 
     def heed(self) -> None:
         """Reset, so that the next `wake` wakes the thread again."""
-        if self.told:
+        if self.is_notified:
             self.news.acquire(blocking=False)
-            self.told = False
+            self.is_notified = False
 
     def fail(self, error: StoreError) -> None:
         if not self.is_done:

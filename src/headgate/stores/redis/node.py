@@ -110,7 +110,7 @@ class ServerNode:
         elif not call.is_done:
             try:
                 if acquire(call.news, until):
-                    call.told = False
+                    call.is_notified = False
             except BaseException:
                 self._leave_to_others(call, StoreUnavailable("the caller was interrupted"))
                 raise

@@ -97,8 +97,8 @@ def read_url(url: str) -> StoreTarget:
     if not topology:
         number = parts.path.strip("/")
         if scheme != "unix" and number and not (number.isascii() and number.isdecimal()):  # redis-py would use 0
-            told = "the database must be a number, as in redis://localhost:6379/0"
-            raise ValueError(f"store URL: {told}, got {number!r}")
+            problem = "the database must be a number, as in redis://localhost:6379/0"
+            raise ValueError(f"store URL: {problem}, got {number!r}")
         return StoreTarget(options, _params(parts._replace(query=urlencode(others)), options))
     if topology not in PORTS or scheme not in ("redis", "rediss"):
         raise ValueError(f"store URL: scheme: must be redis+sentinel, redis+cluster or rediss+…, got {parts.scheme!r}")

@@ -35,10 +35,10 @@ class PlanBatch(NamedTuple):
 
 
 class PlanProgram:
-    """Encodes requests of one plan, and turns Redis's replies into decisions. Decisions show the plan `told`."""
+    """Encodes requests of one plan, and turns Redis's replies into decisions. Decisions show the plan `shown`."""
 
     def __init__(
-        self, plan: Plan, encoder: Encoder, denials: DenialCache, states: WarningStates | None, told: Plan
+        self, plan: Plan, encoder: Encoder, denials: DenialCache, states: WarningStates | None, shown: Plan
     ) -> None:
         limits = tuple([(limit.quota, limit.enforced) for limit in plan.limits])
         self.plan = plan
@@ -50,8 +50,8 @@ class PlanProgram:
         self._rules = [limit.rule for limit in plan.limits]
         self._remembers = not (plan.slots or any(limit.leased for limit in plan.limits))
         self._enforced = [FIGURES * at for at, limit in enumerate(plan.limits) if limit.enforced]
-        self._known = Reading(told, states)
-        self._unread = Reading(told, states, outcomes_of)  # for figures as they are in replies
+        self._known = Reading(shown, states)
+        self._unread = Reading(shown, states, outcomes_of)  # for figures as they are in replies
 
     def known_denial(self, keys: tuple[str, ...], subjects: Subjects, costs: Costs) -> Decision | None:
         """Return the decision on a request that is known to be denied."""

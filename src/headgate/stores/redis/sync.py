@@ -101,15 +101,15 @@ class RedisStore(RedisOperations):
                 return answers + rest
         return answers
 
-    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:
+    def compile(self, plan: Plan, states: WarningStates | None = None, shown: Plan | None = None) -> Program:
         """Return the program of a plan: a command template, filled with keys and costs.
 
         On a cluster, a request with extras, or with limits in several slots, is decided slot by slot.
         """
-        by_slot = group_program(self.check, plan, states, told)
+        by_slot = group_program(self.check, plan, states, shown)
         if not plan.limits:
             return by_slot
-        program = PlanProgram(plan, self._encoder, self.denials, states, told or plan)
+        program = PlanProgram(plan, self._encoder, self.denials, states, shown or plan)
         denials, template, keys_of = self.denials, program.template, program.keys
         slotted, several = self._slotted, len(plan.limits) > 1
 
