@@ -383,6 +383,27 @@ def test_a_tier_that_is_not_said_is_not_taken_away(http: httpx.Client) -> None:
     assert http.put("/api/v1/users/bob/tier", json={"tier": None}).json()["tier"] is None
 
 
+def test_a_users_anchor_is_set_beside_their_tier(http: httpx.Client) -> None:
+    rule = '[[rules]]\nid = "monthly"\nlimit = 5\nwindow = "month"\ncalendar = true\n'
+    http.put("/api/v1/ruleset", content=rule, headers=TOML)
+    assert http.put("/api/v1/users/bob/tier", json={"tier": "premium", "anchor": 15}).json() == {
+        **{"id": "bob", "tier": "premium", "anchor": 15, "overrides": []},
+    }
+    http.put("/api/v1/users/bob/tier", json={"tier": "free"})
+    limits = http.get("/api/v1/users/bob/limits").json()
+    assert (limits["own_tier"], limits["anchor"]) == ("free", 15), "what is not said stays as it is"
+    (limit,) = limits["limits"]
+    assert (limit["quota"]["notation"], limit["overridden"]) == ("5/calendar month anchor 15", False)
+    http.post("/api/v1/users/bob/override", json={"rule": "monthly", "limit": 9})
+    (limit,) = http.get("/api/v1/users/bob/limits").json()["limits"]
+    assert (limit["quota"]["notation"], limit["overridden"]) == ("9/calendar month anchor 15", True)
+    assert http.put("/api/v1/users/bob/tier", json={"anchor": None}).json()["tier"] == "free"
+    assert http.get("/api/v1/users/bob/limits").json()["anchor"] is None
+    for anchor in (32, "noday", 1.5, True):
+        (problem,) = is_problem(http.put("/api/v1/users/bob/tier", json={"anchor": anchor}), 422)["problems"]
+        assert (problem["where"], problem["field"]) == ("user 'bob'", "anchor")
+
+
 def test_the_figures_are_those_of_real_requests(node: Served) -> None:
     """Whatever a rule asks of requests besides, and also where an override has a window, and so a count, of its own."""
     http = node.http

@@ -43,9 +43,9 @@ def headgate(service: Service, tmp_path: Path) -> Cli:
 
 
 def test_users(headgate: Cli) -> None:
-    assert headgate("users", "list") == "no users with a tier or overrides\n"
+    assert headgate("users", "list") == "no users with a tier, an anchor or overrides\n"
     assert headgate("users", "set", "a/lice", "--tier", "premium") == "a/lice: tier premium\n"
-    assert headgate("users", "list", "--tier", "premium").splitlines()[1].split() == ["a/lice", "premium", "-"]
+    assert headgate("users", "list", "--tier", "premium").splitlines()[1].split() == ["a/lice", "premium", "-", "-"]
     assert headgate.json("users", "list", "--tier", "free") == []
     headgate("overrides", "set", "a/lice", "search", "--limit", "7", "--expires", "30d")
     shown = headgate("users", "show", "a/lice").splitlines()
@@ -55,9 +55,16 @@ def test_users(headgate: Cli) -> None:
     assert headgate.json("users", "show", "a/lice")["limits"][0]["figures"]["remaining"] == 7
     assert headgate("users", "set", "a/lice", "--default") == "a/lice: the default tier\n"
     assert headgate.json("users", "delete", "a/lice") == {"id": "a/lice"}
-    assert headgate.fault("users", "delete", "a/lice") == "user 'a/lice' has neither a tier nor overrides"
+    assert headgate.fault("users", "delete", "a/lice") == "user 'a/lice' has no tier, anchor or overrides"
     assert headgate.fault("users", "set", "bob", "--tier", "gold", code=1).endswith("tiers (free, premium)")
     assert headgate.run("users", "set", "bob").returncode == 2
+    assert headgate("users", "set", "bob", "--anchor", "15") == "bob: anchor 15\n"
+    assert "anchor: 15\n" in headgate("users", "show", "bob")
+    assert headgate.json("users", "set", "bob", "--tier", "free", "--anchor", "monday")["anchor"] == "monday"
+    assert headgate("users", "list").splitlines()[1].split() == ["bob", "free", "monday", "-"]
+    assert headgate.fault("users", "set", "bob", "--anchor", "noday", code=1).endswith("got 'noday'")
+    assert headgate.run("users", "set", "bob", "--anchor", "3", "--no-anchor").returncode == 2
+    assert headgate("users", "set", "bob", "--no-anchor", "--default") == "bob: the default tier, no anchor\n"
 
 
 def test_users_by_the_thousand(headgate: Cli, tmp_path: Path) -> None:

@@ -306,10 +306,12 @@ def test_a_subject_is_given_an_override_a_tier_a_reset_and_an_exemption(service:
         visitor.post("/subject/act", page, **fields, reason=f"ticket 4711: {action}")
 
     act("override", rule="user-free", limit="500", **{"for": "7d"})
+    api(service, "PUT", "/users/carol/tier", json={"anchor": 15})
     act("tier", tier="pro")
     act("exempt")
     page = visitor.get("/subject", **who)
     assert "exempt" in page
+    assert "anchor <strong>15</strong>" in page
     limits = api(service, "GET", "/users/carol/limits").json()
     assert (limits["tier"], limits["exempt"], limits["overrides"][0]["limit"]) == ("pro", True, 500)
     act("unexempt")

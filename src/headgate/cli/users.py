@@ -20,7 +20,7 @@ USERS: Final = "/api/v1/users"
 STDIN: Final = "-"
 UserId = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
 
-app = typer.Typer(no_args_is_help=True, help="List and change users that have a tier or overrides.")
+app = typer.Typer(no_args_is_help=True, help="List and change users that have a tier, an anchor or overrides.")
 
 
 @app.command("list")
@@ -30,20 +30,21 @@ def list_users(
     tier: Annotated[str | None, typer.Option(help="Only users on this tier.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List users that have a tier or overrides."""
+    """List users that have a tier, an anchor or overrides."""
     users = list(client.pages(USERS, "users", {"tier": tier}))
     if as_json:
         emit(users)
     elif users:
-        show_table(("user", "tier", "overrides"), [(one["id"], one["tier"], _overridden(one)) for one in users])
+        rows = [(one["id"], one["tier"], one.get("anchor"), _overridden(one)) for one in users]
+        show_table(("user", "tier", "anchor", "overrides"), rows)
     else:
-        say("no users with a tier or overrides")
+        say("no users with a tier, an anchor or overrides")
 
 
 @app.command()
 @calls_service(*ADMIN)
 def show(client: ServiceClient, user: UserId, as_json: AsJson = False) -> None:
-    """Show a user's tier, overrides, and what is left of each limit. Charges nothing."""
+    """Show a user's tier, anchor, overrides, and what is left of each limit. Charges nothing."""
     path = f"{_path(user)}/limits"
     page = client.get(path)
     page["limits"] = list(client.pages(path, "limits"))
@@ -53,6 +54,8 @@ def show(client: ServiceClient, user: UserId, as_json: AsJson = False) -> None:
         return
     own = "" if page["own_tier"] else ", the default"
     say(f"tier: {page['tier'] or 'none'}{own}{'; exempt: never limited' if page['exempt'] else ''}")
+    if page["anchor"] is not None:
+        say(f"anchor: {page['anchor']}")
     for one in page["overrides"]:
         until = f" until {local_time(one['expires'])}" if one.get("expires") else ""
         say(f"override of {one['rule']}: limit {one['limit']:,}{until}{', expired' if one['expired'] else ''}")
@@ -69,22 +72,38 @@ def set_tier(
     user: UserId,
     tier: Annotated[str | None, typer.Option(help="The user's new tier.")] = None,
     default: Annotated[bool, typer.Option("--default", help="Remove the user's own tier.")] = False,
+    anchor: Annotated[
+        str | None,
+        typer.Option(help="Where the user's calendar periods begin: a day of the month, a weekday, or an hour."),
+    ] = None,
+    no_anchor: Annotated[bool, typer.Option("--no-anchor", help="Remove the user's own anchor.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set a user's tier, or with --default remove it."""
-    if (tier is None) != default:
+    """Set a user's tier or anchor, or with --default and --no-anchor remove them."""
+    if tier is not None and default:
         raise typer.BadParameter("give one of the two", param_hint="--tier and --default")
-    changed = client.put(f"{_path(user)}/tier", {"tier": tier})
+    if anchor is not None and no_anchor:
+        raise typer.BadParameter("give one of the two", param_hint="--anchor and --no-anchor")
+    table: Json = {}
+    if tier is not None or default:
+        table["tier"] = tier
+    if anchor is not None or no_anchor:
+        table["anchor"] = int(anchor) if anchor is not None and anchor.isdecimal() else anchor
+    if not table:
+        raise typer.BadParameter("give at least one", param_hint="--tier, --default, --anchor and --no-anchor")
+    changed = client.put(f"{_path(user)}/tier", table)
     if as_json:
         emit(changed)
-    else:
-        say(f"{user}: tier {tier}" if tier else f"{user}: the default tier")
+        return
+    said = [f"tier {tier}" if tier else "the default tier"] if "tier" in table else []
+    said += ["no anchor" if no_anchor else f"anchor {anchor}"] if "anchor" in table else []
+    say(f"{user}: {', '.join(said)}")
 
 
 @app.command()
 @calls_service(*ADMIN)
 def delete(client: ServiceClient, user: UserId, as_json: AsJson = False) -> None:
-    """Delete a user's tier and all of their overrides."""
+    """Delete a user's tier, anchor and all of their overrides."""
     client.delete(_path(user))
     if as_json:
         emit({"id": user})
@@ -101,8 +120,8 @@ def apply(
 ) -> None:
     """Change at most 10,000 users and overrides in one transaction, all or nothing.
 
-    The file has `users`, as a rules file does: each becomes what it says, and one without tier and overrides is
-    deleted. It may have `overrides`, each with a `user`, which leave the rest of that user as it is.
+    The file has `users`, as a rules file does: each becomes what it says, and one without tier, anchor and
+    overrides is deleted. It may have `overrides`, each with a `user`, which leave the rest of that user as it is.
     """
     try:
         done = client.put(f"{USERS}:batch", _batch(file))

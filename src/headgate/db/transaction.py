@@ -201,7 +201,7 @@ class Transaction:
         """Delete a user's tier and overrides. Raises `NotFound`."""
         user = self._user(user_id)
         if user is None:
-            raise NotFound(f"user {user_id!r} has neither a tier nor overrides")
+            raise NotFound(f"user {user_id!r} has no tier, anchor or overrides")
         self._write_users([(user, None)])
 
     def put_overrides(self, overrides: Mapping[str, Sequence[Override]]) -> None:

@@ -27,7 +27,7 @@ class UserLimit(NamedTuple):
 
 class UserLimits(NamedTuple):
     user_id: str
-    user: User | None  # None: they have neither a tier nor overrides
+    user: User | None  # None: they have neither a tier nor an anchor nor overrides
     tier: str | None  # the one that counts: their own, else the default
     exempt: bool
     limits: Sequence[UserLimit]
@@ -62,7 +62,8 @@ async def subject_limits(
     decision = await _peek(limiter, [rule for rule in rules if rule.facts == (fact,)], user, fact, subject)
     statuses = {} if decision is None else {status.rule: status for status in decision.limits}
     limits = [
-        UserLimit(rule, quotas.get(rule.id, rule.quota), rule.id in quotas, statuses.get(rule.id)) for rule in rules
+        UserLimit(rule, quotas.get(rule.id) or _anchored(rule.quota, user), rule.id in quotas, statuses.get(rule.id))
+        for rule in rules
     ]
     exempt = snapshot.is_exempt({fact: subject})
     return UserLimits(subject, user, tier, exempt, limits, now_us if decision is None else decision.at_us)
@@ -74,12 +75,19 @@ def _may_apply(rule: Rule, fact: str, tier: str | None) -> bool:
 
 def _quotas(user: User | None, rules: dict[str, Rule], now_us: int) -> dict[str, Quota]:
     """The quotas that a user's overrides give them, by rule."""
-    quotas = {}
+    quotas: dict[str, Quota] = {}
     for override in () if user is None else user.overrides:
         rule = rules.get(override.rule)
         if rule is not None and not override.has_expired(now_us) and misfit(override, rule) is None:
-            quotas[rule.id] = override.applied_to(rule.quota)
+            quotas[rule.id] = override.applied_to(_anchored(rule.quota, user))
     return quotas
+
+
+def _anchored(quota: Quota, user: User | None) -> Quota:
+    """The quota with the user's anchor, if it goes by the calendar and accepts that anchor."""
+    if quota.calendar is None or user is None or user.anchor is None:
+        return quota
+    return quota.with_anchor(user.anchor) or quota
 
 
 async def _peek(

@@ -91,22 +91,22 @@ class Users:
         return await user_limits(self._storage.snapshot, self._limiter, user_id, user, after=after, most=most)
 
     def set_tier(self, caller: Caller, user_id: str, table: Table) -> User:
-        """Put a user on a `tier`; None: on none of their own. Raises `InvalidRule`."""
+        """Set a user's `tier`, their `anchor`, or both; None: none of their own. Raises `InvalidRule`."""
         caller.require("users", "operator")
         changes, where = self._storage.writable, f"user {user_id!r}"
-        wrong = [] if "tier" in table else [Problem(where, "tier", "is missing; null: none of their own")]
-        wrong += [Problem(where, name, "unknown key") for name in table if name != "tier"]
+        wrong = [] if table else [Problem(where, "tier", "is missing, and so is anchor; null: none of their own")]
+        wrong += [Problem(where, name, "unknown key") for name in table if name not in ("tier", "anchor")]
         tier = table.get("tier")
         if tier is not None and not isinstance(tier, str):
             wrong.append(Problem(where, "tier", f"must be a string or null, got {tier!r}"))
         if wrong:
             raise InvalidRule(*wrong)
         with changes.begin(caller.name, reason=caller.reason) as change:
-            change.set_tier(user_id, tier)
+            change.put_users([replace(change.user(user_id) or User(id=user_id), **table)])
             return change.user(user_id) or User(id=user_id)
 
     def delete(self, caller: Caller, user_id: str) -> None:
-        """Take a user's tier and overrides. Raises `NotFound`."""
+        """Delete a user's tier, anchor and overrides. Raises `NotFound`."""
         caller.require("users", "operator")
         with self._storage.writable.begin(caller.name, reason=caller.reason) as change:
             change.delete_user(user_id)
@@ -129,9 +129,9 @@ class Users:
     def put_batch(self, caller: Caller, table: Table) -> UserBatchResult:
         """Change at most 10,000 users and overrides in one transaction: all of them, or with any problem none.
 
-        `users` are tables as in a rules file: each user becomes what theirs says, and one without tier and overrides
-        is deleted. `overrides` are tables with a `user`: each replaces that user's override of its rule, and leaves
-        the rest of the user as it is. Raises `InvalidRule` with every problem.
+        `users` are tables as in a rules file: each user becomes what theirs says, and one without tier, anchor and
+        overrides is deleted. `overrides` are tables with a `user`: each replaces that user's override of its rule, and
+        leaves the rest of the user as it is. Raises `InvalidRule` with every problem.
         """
         caller.require("users", "operator")
         changes = self._storage.writable

@@ -122,7 +122,7 @@ def _expires(value: Any) -> datetime:
 
 def _anchor(value: Any) -> int | str:
     if any(Calendar(period).with_anchor(value) is not None for period in ("month", "week", "day")):
-        kept: int | str = value
+        kept: int | str = value.lower() if isinstance(value, str) else value
         return kept
     raise ValueError(f"must be a day of the month from 1 to 31, or a weekday like 'monday', got {value!r}")
 

@@ -33,6 +33,38 @@ OVERRIDE: Final[dict[str, Any]] = {"rule": "user-free", "limit": 500, "expires":
 
 USER: Final[dict[str, Any]] = {"id": "alice", "tier": "pro", "overrides": [OVERRIDE]}
 
+USER_LIMITS: Final[dict[str, Any]] = {
+    "user": "alice",
+    "tier": "pro",
+    "own_tier": "pro",
+    "anchor": None,
+    "exempt": False,
+    "overrides": [{**OVERRIDE, "expired": False}],
+    "limits": [
+        {
+            "rule": "search-free",
+            "dimension": "user",
+            "action": "reject",
+            "unit": "requests",
+            "endpoints": ["/api/search"],
+            "methods": ["GET"],
+            "quota": {
+                "algorithm": "sliding_window_counter",
+                "limit": 500,
+                "window": 3600,
+                "burst": 500,
+                "notation": "500/1h sliding_window_counter",
+            },
+            "overridden": True,
+            "figures": {
+                **{"allowed": True, "limit": 500, "remaining": 488, "reset_after": 3301.5},
+                **{"reset_at": 1798761600.0, "retry_after": 0},
+            },
+        }
+    ],
+    "next": None,
+}
+
 
 EXEMPTION: Final[dict[str, Any]] = {"type": "ip", "value": "10.0.0.0/8"}
 

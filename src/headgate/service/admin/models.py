@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from headgate.core.calendar import WEEKDAYS
 from headgate.core.quota import MAX_INT
 from headgate.db.tokens import LONGEST_SECONDS, MAX_NAME, SHORTEST_SECONDS
 from headgate.operations.batch import MOST_IN_BATCH
@@ -15,11 +16,16 @@ from headgate.rules.description import FIELDS, RuleField
 from headgate.rules.exemptions import ExemptionType
 from headgate.rules.fields import Type
 from headgate.rules.users import MAX_ID
-from headgate.service.admin.examples import CHANGED, EXEMPTION, OVERRIDE, RULE, TOKEN, USER
+from headgate.service.admin.examples import CHANGED, EXEMPTION, OVERRIDE, RULE, TOKEN, USER, USER_LIMITS
 
 Duration = float | str
 # Ids and names must be printable. The pattern excludes control characters only.
 Name = Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+Weekday = Annotated[str, Field(pattern=f"^({'|'.join(WEEKDAYS)})$")]
+Anchor = Annotated[
+    Annotated[int, Field(ge=0, le=31)] | Weekday,
+    Field(description="Where a user's calendar periods begin: a day of the month, a weekday, or an hour."),
+]
 Action = Literal["create", "update", "delete", "reset"]
 
 
@@ -107,7 +113,7 @@ class User(_Model):
 
     id: str
     tier: str | None
-    anchor: int | str | None = Field(None, description="Start of the user's periods under calendar rules.")
+    anchor: Anchor | None = None
     overrides: list[Override]
 
 
@@ -139,7 +145,7 @@ class BatchUser(_Model):
 
     id: str = Field(min_length=1, max_length=MAX_ID)
     tier: Name | None = None
-    anchor: int | str | None = None
+    anchor: Anchor | None = None
     overrides: list[Override] | None = None
 
 
@@ -196,9 +202,12 @@ class Exemptions(_Model):
 
 
 class TierChoice(_Model):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"tier": "pro"}})
+    """At least one of the two. What is left out stays as it is; null removes it."""
 
-    tier: Name | None = Field(description="Null for no own tier.")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"tier": "pro"}, "minProperties": 1})
+
+    tier: Name | None = Field(None, description="Null for no own tier.")
+    anchor: Anchor | None = None
 
 
 class Quota(_Model):
@@ -233,45 +242,12 @@ class UserLimit(_Model):
 
 
 class UserLimits(_Model):
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "example": {
-                "user": "alice",
-                "tier": "pro",
-                "own_tier": "pro",
-                "exempt": False,
-                "overrides": [{**OVERRIDE, "expired": False}],
-                "limits": [
-                    {
-                        "rule": "search-free",
-                        "dimension": "user",
-                        "action": "reject",
-                        "unit": "requests",
-                        "endpoints": ["/api/search"],
-                        "methods": ["GET"],
-                        "quota": {
-                            "algorithm": "sliding_window_counter",
-                            "limit": 500,
-                            "window": 3600,
-                            "burst": 500,
-                            "notation": "500/1h sliding_window_counter",
-                        },
-                        "overridden": True,
-                        "figures": {
-                            **{"allowed": True, "limit": 500, "remaining": 488, "reset_after": 3301.5},
-                            **{"reset_at": 1798761600.0, "retry_after": 0},
-                        },
-                    }
-                ],
-                "next": None,
-            }
-        },
-    )
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": USER_LIMITS})
 
     user: str
     tier: str | None = Field(description="The effective tier: the user's own, else the default.")
     own_tier: str | None
+    anchor: Anchor | None
     exempt: bool = Field(description="Whether this user is never limited.")
     overrides: list[ShownOverride]
     limits: list[UserLimit]

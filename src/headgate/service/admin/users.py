@@ -31,7 +31,7 @@ router: Final = APIRouter(prefix="/users", tags=["Users"])
 def list_users(
     here: Here, who: Who, page: Paged, tier: Annotated[Text, Query(description="Only users on this tier.")] = None
 ) -> Response:
-    """List all users with their own tier or overrides by id, in pages."""
+    """List all users with their own tier, anchor or overrides by id, in pages."""
     storable("tier", tier)
     found = here.operations.users.page(who, tier=tier, after=page.after, most=page.most)
     return page.response("users", found, lambda user: user.id, user_shown)
@@ -48,8 +48,8 @@ def list_users(
 def put_batch(here: Here, who: Who, given: Annotated[Table, Depends(json_batch)]) -> Response:
     """Change at most 10,000 users and overrides in one transaction: all of them, or none if any is invalid.
 
-    Each of `users` is replaced; one without tier and overrides is deleted. Each of `overrides` replaces the user's
-    override of its rule, and leaves the user's tier and other overrides unchanged.
+    Each of `users` is replaced; one without tier, anchor and overrides is deleted. Each of `overrides` replaces the
+    user's override of its rule, and leaves the user's tier, anchor and other overrides unchanged.
     """
     return JSONResponse(here.operations.users.put_batch(who, given)._asdict())
 
@@ -62,8 +62,8 @@ def put_batch(here: Here, who: Who, given: Annotated[Table, Depends(json_batch)]
     responses={200: {"model": models.UserLimits}},
 )
 async def get_limits(here: Here, who: Who, user_id: str, page: Paged) -> Response:
-    """Return a user's tier and overrides, and every rule that counts by user and may apply, with its quota for the
-    user.
+    """Return a user's tier, anchor and overrides, and every rule that counts by user and may apply, with its quota for
+    the user.
 
     Rules of dimension `user` also have their current figures; nothing is charged. The figures of other dimensions, such
     as `user+endpoint`, depend on the request: use `POST /v1/peek`. An unknown user has no tier and no overrides, but
@@ -76,6 +76,7 @@ async def get_limits(here: Here, who: Who, user_id: str, page: Paged) -> Respons
         "user": user_id,
         "tier": found.tier,
         "own_tier": None if user is None else user.tier,
+        "anchor": None if user is None else user.anchor,
         "exempt": found.exempt,
         "overrides": [
             {**override_table(one), "expired": one.has_expired(now_us)} for one in (user.overrides if user else ())
@@ -89,13 +90,16 @@ async def get_limits(here: Here, who: Who, user_id: str, page: Paged) -> Respons
 @router.put(
     f"{USER}/tier",
     dependencies=[needs("users", "operator")],
-    summary="Set a user's tier",
+    summary="Set a user's tier or anchor",
     operation_id="put_user_tier",
     openapi_extra=body(models.TierChoice),
     responses={200: {"model": models.User}, **problems(400, 409, 413, 415)},
 )
 def put_tier(here: Here, who: Who, user_id: str, given: Annotated[Table, Depends(json_with_nulls)]) -> Response:
-    """Put a user on a tier; null removes it, so that the default tier applies."""
+    """Set a user's tier, anchor or both. A field that you leave out is unchanged; null removes it.
+
+    Without an own tier, the default tier applies; without an own anchor, the anchors of the rules apply.
+    """
     return JSONResponse(user_shown(here.operations.users.set_tier(who, user_id, given)))
 
 
@@ -103,12 +107,12 @@ def put_tier(here: Here, who: Who, user_id: str, given: Annotated[Table, Depends
     USER,
     status_code=204,
     dependencies=[needs("users", "operator")],
-    summary="Delete a user's tier and overrides",
+    summary="Delete a user's tier, anchor and overrides",
     operation_id="delete_user",
     responses=problems(404, 409),
 )
 def delete_user(here: Here, who: Who, user_id: str) -> Response:
-    """Delete a user's tier and all overrides: the user is then on the default tier, and limited like others."""
+    """Delete a user's tier, anchor and all overrides: the user is then on the default tier, and limited like others."""
     here.operations.users.delete(who, user_id)
     return Response(status_code=204)
 
