@@ -38,13 +38,13 @@ def service_metrics(directory: Path) -> Iterator[Metrics]:
             changes.create_rule(Rule(id="search", quota=Quota.parse("2/minute")))
         meter = Meter(holder=source.holder)
         for decision in asyncio.run(_decisions(source)):
-            meter.decided(decision)
+            meter.record_decision(decision)
         meter.called(0.001, 2)
         meter.failed(StoreTimeout("late"), 0.05, 1)
         meter.breaker("127.0.0.1:6379", "half_open")
-        meter.took("http", 0.0004)
-        meter.skewed(7)
-        meter.answered("http", 200)
+        meter.record_call("http", 0.0004)
+        meter.record_skew(7)
+        meter.record_response("http", 200)
         meter.loop_lags.add(0.002)
         meter.connections["http"] = OpenConnections(lambda: 3, 20_000)
         yield Metrics(

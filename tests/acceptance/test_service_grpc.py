@@ -146,7 +146,7 @@ class Timed(Meter):
         super().__init__()
         self.calls: list[tuple[str, int]] = []
 
-    def took(self, protocol: str, seconds: float, checks: int = 1) -> None:
+    def record_call(self, protocol: str, seconds: float, checks: int = 1) -> None:
         assert seconds > 0
         self.calls.append((protocol, checks))
 

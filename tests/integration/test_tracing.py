@@ -66,7 +66,7 @@ async def checked(tracing: Tracing, url: str) -> None:
     store = open_async_store(url, None, observer=meter)
     limiter = AsyncLimiter("5/minute", store=store)
     with tracing.check("http", {"traceparent": PARENT}):
-        meter.decided(await limiter.check("alice"))
+        meter.record_decision(await limiter.check("alice"))
     await store.close()
 
 
@@ -123,7 +123,7 @@ def test_checks_of_one_tick_share_a_call_which_belongs_to_the_first(redis_url: s
 
         async def check(user: str) -> None:
             with tracing.check("http", {}):
-                meter.decided(await limiter.check(user))
+                meter.record_decision(await limiter.check(user))
 
         await asyncio.gather(*(check(f"user-{n}") for n in range(4)))
         await store.close()

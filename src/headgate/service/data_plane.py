@@ -177,7 +177,7 @@ class DataPlane:
         await self.limiter.reset(**facts)
 
     def _observe(self, facts: dict[str, str], cost: Cost, decision: Decision) -> None:
-        self.meter.decided(decision)
+        self.meter.record_decision(decision)
         self._usage.add(cost, decision)
         if not decision.allowed or (decision.plan.shadows and decision.reason == "shadow"):
             self._recorder.record(facts, cost, decision)

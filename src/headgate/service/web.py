@@ -276,7 +276,7 @@ class _Connection(HttpToolsProtocol):
 
     def _refuse(self, status: int) -> None:
         """Answer a request without calling the app, and close the connection."""
-        self.server_state.meter.answered(OTHER, status)
+        self.server_state.meter.record_response(OTHER, status)
         self._refused, self._begun, self.due = True, False, inf
         self._requests.clear()
         if self.busy:  # its body is malformed

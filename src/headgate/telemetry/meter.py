@@ -64,7 +64,7 @@ class Meter:
         self.skews = Histogram(SKEW_BOUNDS)
         self.skewed_total = 0
 
-    def decided(self, decision: Decision) -> None:
+    def record_decision(self, decision: Decision) -> None:
         """Count a decision."""
         reading = decision.reading
         plan = reading.plan
@@ -80,19 +80,19 @@ class Meter:
         try:
             tallies[cause] += 1
         except KeyError:
-            cause = self._begun(cause)
+            cause = self._begin(cause)
             tallies[cause] = tallies.get(cause, 0) + 1
         if is_near:
             self._near_limit[cause[0]] = self._near_limit.get(cause[0], 0) + 1
 
-    def took(self, protocol: str, seconds: float, checks: int = 1) -> None:
+    def record_call(self, protocol: str, seconds: float, checks: int = 1) -> None:
         """Count a call to the data plane, by protocol: `http`, `grpc`, `envoy` or `authorize`."""
         if protocol not in self.requests:
             protocol = OTHER
         self.requests[protocol].add(seconds)
         self.checks[protocol].add(checks)
 
-    def answered(self, protocol: str, status: str | int) -> None:
+    def record_response(self, protocol: str, status: str | int) -> None:
         """Count a response by its status: HTTP's number, or the name of gRPC's code.
 
         `protocol` is one of `PROTOCOLS`, or `admin`.
@@ -102,7 +102,7 @@ class Meter:
         except KeyError:
             self.responses[protocol, status] = 1
 
-    def skewed(self, seconds: float) -> None:
+    def record_skew(self, seconds: float) -> None:
         """Count how far a caller's clock is ahead of the store's (negative: behind)."""
         seconds = abs(seconds)
         if isfinite(seconds):
@@ -140,7 +140,7 @@ class Meter:
         for rule, count in self._near_limit.copy().items():
             yield rule or "", count
 
-    def _begun(self, cause: Cause) -> Cause:
+    def _begin(self, cause: Cause) -> Cause:
         """Return the cause under which to count a new one, or one without its own count."""
         rule, reason = cause
         if rule not in self._rules:

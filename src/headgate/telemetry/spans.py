@@ -41,7 +41,7 @@ class _TracedCall:
         self.checks = self.refused = 0
         self.first: tuple[str | None, str, Reason] | None = None
 
-    def decided(self, decision: Decision) -> None:
+    def add(self, decision: Decision) -> None:
         self.checks += 1
         if not decision.allowed:
             self.refused += 1
@@ -100,7 +100,7 @@ class Tracing:
                 _current.reset(token)
                 call.describe(span)
 
-    def stored(self, seconds: float, groups: int, error: StoreError | None = None) -> None:
+    def record_store_call(self, seconds: float, groups: int, error: StoreError | None = None) -> None:
         """Create the span `headgate.store` of a call to the store that has ended.
 
         A call may carry checks of many requests. Its span belongs to the trace of the first of them, or to none if they
@@ -136,19 +136,19 @@ class TracedMeter(Meter):
         super().__init__(holder=holder, max_rules=max_rules)
         self._tracing = tracing
 
-    def decided(self, decision: Decision) -> None:
-        super().decided(decision)
+    def record_decision(self, decision: Decision) -> None:
+        super().record_decision(decision)
         call = _current.get()
         if call is not None:
-            call.decided(decision)
+            call.add(decision)
 
     def called(self, seconds: float, groups: int) -> None:
         super().called(seconds, groups)
-        self._tracing.stored(seconds, groups)
+        self._tracing.record_store_call(seconds, groups)
 
     def failed(self, error: StoreError, seconds: float, groups: int) -> None:
         super().failed(error, seconds, groups)
-        self._tracing.stored(seconds, groups, error)
+        self._tracing.record_store_call(seconds, groups, error)
 
 
 class TracedApp:

@@ -40,8 +40,8 @@ def test_decisions_are_counted_by_rule_decision_and_reason() -> None:
     ]
     limiter, meter = Limiter(listed), Meter()
     for _ in range(4):
-        meter.decided(limiter.check(user="alice"))
-    meter.decided(limiter.check(ip="192.0.2.7"))
+        meter.record_decision(limiter.check(user="alice"))
+    meter.record_decision(limiter.check(ip="192.0.2.7"))
     assert counts(meter) == {
         ("real", "allowed", "within_limit"): 1,
         ("shadow", "shadow", "shadow"): 1,
@@ -58,12 +58,12 @@ def test_requests_near_their_limit_are_counted_by_the_rule_that_decided() -> Non
     ]
     limiter, meter = Limiter(listed), Meter()
     for _ in range(7):
-        meter.decided(limiter.check(user="alice"))
+        meter.record_decision(limiter.check(user="alice"))
     assert dict(meter.near_limit()) == {"narrow": 0}
-    meter.decided(limiter.check(user="alice"))  # the eighth of ten
+    meter.record_decision(limiter.check(user="alice"))  # the eighth of ten
     assert dict(meter.near_limit()) == {"narrow": 1}
     for _ in range(4):  # two that a shadow would have refused, and two refusals: not within a limit
-        meter.decided(limiter.check(user="alice"))
+        meter.record_decision(limiter.check(user="alice"))
     assert dict(meter.near_limit()) == {"narrow": 1, "shadow": 0}
 
 
@@ -72,16 +72,16 @@ def test_requests_near_the_limits_of_further_rules_are_counted_together() -> Non
     holder = Holder(old)
     meter = Meter(holder=holder, max_rules=1)
     for rule in ("a", "b"):
-        meter.decided(Limiter(old).check(only=rule))
+        meter.record_decision(Limiter(old).check(only=rule))
     assert dict(meter.near_limit()) == {"a": 1, OTHER: 1}
     holder.swap(new)
-    meter.decided(Limiter(new).check(only="c"))
+    meter.record_decision(Limiter(new).check(only="c"))
     assert dict(meter.near_limit()) == {OTHER: 1, "c": 1}
 
 
 def test_a_rule_that_was_met_has_a_count_of_refusals_to_rise_from() -> None:
     meter = Meter()
-    meter.decided(Limiter("1/minute").check("alice"))
+    meter.record_decision(Limiter("1/minute").check("alice"))
     assert ("default", "refused", "over_limit", 0) in list(meter.tallies())
 
 
@@ -89,7 +89,7 @@ def test_rules_beyond_the_bound_are_counted_together() -> None:
     snapshot = rules("a", "b", "c", "d")
     limiter, meter = Limiter(snapshot), Meter(holder=Holder(snapshot), max_rules=2)
     for rule in ("a", "b", "c", "d", "c", "a"):
-        meter.decided(refused(limiter, rule))
+        meter.record_decision(refused(limiter, rule))
     assert counts(meter) == {
         ("a", "refused", "over_limit"): 2,
         ("b", "refused", "over_limit"): 1,
@@ -99,7 +99,7 @@ def test_rules_beyond_the_bound_are_counted_together() -> None:
 
 def test_rules_that_are_not_in_force_have_no_name() -> None:
     meter = Meter(holder=Holder(rules("a")))
-    meter.decided(Limiter("1/minute", name="made-up-by-a-caller").check("alice"))
+    meter.record_decision(Limiter("1/minute", name="made-up-by-a-caller").check("alice"))
     assert counts(meter) == {(OTHER, "allowed", "within_limit"): 1}
 
 
@@ -108,18 +108,18 @@ def test_rules_that_have_gone_make_room_for_new_ones() -> None:
     holder = Holder(old)
     meter = Meter(holder=holder, max_rules=2)
     for rule in ("a", "b"):
-        meter.decided(refused(Limiter(old), rule))
+        meter.record_decision(refused(Limiter(old), rule))
     holder.swap(new)
-    meter.decided(refused(Limiter(new), "c"))
+    meter.record_decision(refused(Limiter(new), "c"))
     assert counts(meter) == {("b", "refused", "over_limit"): 1, ("c", "refused", "over_limit"): 1}
-    meter.decided(refused(Limiter(old), "a"))  # begun before the swap
+    meter.record_decision(refused(Limiter(old), "a"))  # begun before the swap
     assert counts(meter)[OTHER, "refused", "over_limit"] == 1
 
 
 def test_calls_are_counted_by_protocol_and_an_unknown_one_as_other() -> None:
     meter = Meter()
-    meter.took("grpc", 0.002, 100)
-    meter.took("gopher", 0.002)
+    meter.record_call("grpc", 0.002, 100)
+    meter.record_call("gopher", 0.002)
     assert meter.requests["grpc"].read()[1] == pytest.approx(0.002)
     assert meter.checks["grpc"].read()[1] == 100
     assert meter.checks[OTHER].read()[1] == 1
@@ -144,7 +144,7 @@ def test_only_calls_with_checks_have_a_batch_size() -> None:
 def test_skews_above_five_seconds_are_counted_whichever_way() -> None:
     meter = Meter()
     for seconds in (0.0, 5.0, -5.0, 5.1, -7.0, float("nan"), float("inf")):
-        meter.skewed(seconds)
+        meter.record_skew(seconds)
     assert meter.skewed_total == 2
     assert meter.skews.read()[1] == pytest.approx(22.1)
 

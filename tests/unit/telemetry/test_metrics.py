@@ -142,7 +142,7 @@ def test_figures_that_cannot_be_had_cost_only_themselves(caplog: pytest.LogCaptu
 def test_rule_ids_are_escaped() -> None:
     meter, odd = Meter(), 'a "quoted"\nrule\\'
     limiter = Limiter([Rule(id="odd", quota=Quota.parse("1/minute"))])
-    meter.decided(limiter.check(user="alice"))
+    meter.record_decision(limiter.check(user="alice"))
     meter._allowed = {(odd, "within_limit"): 2}
     page, _ = Metrics(meter, holder=Holder(Snapshot([]))).render()
     assert value(page, "headgate_checks_total", rule=odd, decision="allowed", reason="within_limit") == 2

@@ -31,7 +31,7 @@ class Traced:
         self.limiter = Limiter(RULES)
 
     def check(self, user: str) -> None:
-        self.meter.decided(self.limiter.check(user=user))
+        self.meter.record_decision(self.limiter.check(user=user))
 
     @property
     def spans(self) -> list[ReadableSpan]:

@@ -64,7 +64,7 @@ class RefusedCall(Stream):
 
     def opened(self) -> None:
         head = self._head
-        self._context.meter.answered(OTHER, head.status)
+        self._context.meter.record_response(OTHER, head.status)
         if head.body:
             self.begin(head.refusal)
             self.finish(b"", head.body)
@@ -176,7 +176,7 @@ class RpcCall(Stream):
         return ended(error, self._route.name)
 
     def _count(self, status: str) -> None:
-        self._context.meter.answered(self._route.protocol or OTHER, status)
+        self._context.meter.record_response(self._route.protocol or OTHER, status)
 
     def _leave(self) -> None:
         """End the call: cancel its task and its timer, and free the memory that it counts."""
@@ -270,9 +270,9 @@ class UnaryCall(RpcCall):
     def _answer(self, sent: bytes, checks: int) -> None:
         meter, protocol = self._context.meter, self._route.protocol
         if protocol is not None:
-            meter.took(protocol, perf_counter() - self._start_time, checks)
+            meter.record_call(protocol, perf_counter() - self._start_time, checks)
         if not self._gone:
-            meter.answered(protocol or OTHER, "OK")
+            meter.record_response(protocol or OTHER, "OK")
             self._leave()
             self.since = self.connection.hub.now
             self.respond(HEAD, framed(sent), OK)
@@ -280,7 +280,7 @@ class UnaryCall(RpcCall):
     def _failed(self, error: Exception) -> None:
         protocol = self._route.protocol
         if protocol is not None:
-            self._context.meter.took(protocol, perf_counter() - self._start_time)
+            self._context.meter.record_call(protocol, perf_counter() - self._start_time)
         if not self._gone:
             self._fail(self._ended(error))
 

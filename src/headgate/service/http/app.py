@@ -109,7 +109,7 @@ class HttpApp:
         except Exception as error:  # noqa: BLE001 - the client gets an answer, and the log the details
             self._access.failures.record(protocol, error, address_of(scope))
             answer = error_answer(error)
-        self._meter.answered(protocol, answer.status)
+        self._meter.record_response(protocol, answer.status)
         await send_answer(scope, send, answer)
 
     def _counting(self, send: Send) -> Send:
@@ -117,7 +117,7 @@ class HttpApp:
 
         def counting(message: Message) -> Awaitable[Any]:
             if message["type"] == "http.response.start":
-                self._meter.answered("admin", message["status"])
+                self._meter.record_response("admin", message["status"])
             return send(message)
 
         return counting

@@ -83,7 +83,7 @@ class AuthorizeHandler:
         facts.update(options.facts)
         decision = await self._data.check(facts, options.cost, ready=True, slots="skip")  # a proxy never releases slots
         answer = _told(decision, options, self._data.limiter.snapshot)
-        self._data.meter.took("authorize", perf_counter() - began)
+        self._data.meter.record_call("authorize", perf_counter() - began)
         return answer
 
 

@@ -48,7 +48,7 @@ class DataHandlers:
         facts, cost, key = ask_of(await self._value(scope, receive), self._names)
         decision = await self._data.check(facts, cost, key)
         answer = self._told(decision, cost)
-        self._data.meter.took("http", perf_counter() - began)
+        self._data.meter.record_call("http", perf_counter() - began)
         return answer
 
     async def acquire(self, scope: Scope, receive: Receive) -> Answer:
@@ -59,7 +59,7 @@ class DataHandlers:
             raise InvalidCheck("idempotency_key: not supported by /v1/acquire, where every call takes a new slot")
         decision = await self._data.check(facts, cost, slots="lend")
         answer = self._told(decision, cost, _slot_fields(decision))
-        self._data.meter.took("http", perf_counter() - began)
+        self._data.meter.record_call("http", perf_counter() - began)
         return answer
 
     async def release(self, scope: Scope, receive: Receive) -> Answer:
@@ -79,7 +79,7 @@ class DataHandlers:
         decisions = await self._data.check_many(asks) if asks else []
         body = f'{{"decisions":[{",".join([encoded(decision) for decision in decisions])}]}}'
         answer = json_answer(200, body.encode("ascii"))
-        self._data.meter.took("http", perf_counter() - began, len(asks))
+        self._data.meter.record_call("http", perf_counter() - began, len(asks))
         return answer
 
     async def peek(self, scope: Scope, receive: Receive) -> Answer:

@@ -105,7 +105,7 @@ class RateLimiter:
         """Count a caller's clock that differs too much from the store's."""
         skew = timestamp - decision.at_us / MICROSECONDS
         if abs(skew) > MAX_SKEW:
-            self._data.meter.skewed(skew)
+            self._data.meter.record_skew(skew)
 
 
 def require_decided(decision: Decision) -> None:

@@ -55,10 +55,10 @@ class Counting(Meter):
         self.told: list[tuple[str, int]] = []
         self.decisions: list[Decision] = []
 
-    def decided(self, decision: Decision) -> None:
+    def record_decision(self, decision: Decision) -> None:
         self.decisions.append(decision)
 
-    def took(self, protocol: str, seconds: float, checks: int = 1) -> None:
+    def record_call(self, protocol: str, seconds: float, checks: int = 1) -> None:
         assert seconds >= 0
         self.told.append((protocol, checks))
 
@@ -286,7 +286,7 @@ def test_nobody_without_a_token_has_their_body_read() -> None:
 
 def test_what_goes_wrong_inside_is_a_500_and_not_told() -> None:
     class Broken(Counting):
-        def decided(self, decision: Decision) -> None:
+        def record_decision(self, decision: Decision) -> None:
             raise ZeroDivisionError(f"inside {decision}")
 
     got = call(made(meter=Broken()), "POST", "/v1/check", {"user": "alice"})

@@ -65,10 +65,10 @@ class Told(Meter):
         self.skewed_by: list[float] = []
         self.decisions: list[Decision] = []
 
-    def decided(self, decision: Decision) -> None:
+    def record_decision(self, decision: Decision) -> None:
         self.decisions.append(decision)
 
-    def skewed(self, seconds: float) -> None:
+    def record_skew(self, seconds: float) -> None:
         self.skewed_by.append(seconds)
 
 
