@@ -47,7 +47,7 @@ do
   end
 
   -- Returns the time at which needed is free at the latest.
-  local function frees(now, needed, slots)
+  local function free_at(now, needed, slots)
     local times, costs = {}, {}
     local held = call('ZRANGEBYSCORE', slots.key, format('(%.0f', now), '+inf', 'WITHSCORES')
     for i = 1, #held, 2 do
@@ -78,7 +78,7 @@ do
     end
     if cost == 0 then return 0, total, latest, slots end
     if cost > limit then return NEVER, total, latest, slots end
-    if total + cost > limit then return frees(now, total + cost - limit, slots) - now, total, latest, slots end
+    if total + cost > limit then return free_at(now, total + cost - limit, slots) - now, total, latest, slots end
     return 0, total + cost, max(latest, now + window), {
       gone = slots.gone, moved = slots.moved, taken = true, cost = cost, at = now + window, life = window,
       first = min(slots.first, now + window),

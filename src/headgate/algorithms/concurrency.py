@@ -65,7 +65,7 @@ class SlotSet:
                 slots.put(slot, min(expires - ttl, now), cost, ttl)
         return slots
 
-    def frees(self, needed: int) -> int:
+    def free_at(self, needed: int) -> int:
         """Return the time at which `needed` is free at the latest, as the earliest slots expire."""
         for expires, slot in self.order:
             needed -= self.by_id[slot][1]
@@ -82,7 +82,7 @@ def admit(state: SlotSet | None, now: int, quota: Quota, cost: int) -> tuple[int
             total = live.total + cost
             if total <= limit or cost == 0:
                 return 0, live
-            return NEVER if cost > limit else live.frees(total - limit) - now, live
+            return NEVER if cost > limit else live.free_at(total - limit) - now, live
     if cost > limit:
         return NEVER, state
     return 0, SlotSet() if cost else state  # no slot is left; the old state may stay unless a slot is taken

@@ -61,7 +61,7 @@ def amount_of(cost: Cost, unit: str) -> int:
     return cost.get(unit, 0)
 
 
-def spent(cost: Cost, unit: str, reserved: int) -> int:
+def amount_spent(cost: Cost, unit: str, reserved: int) -> int:
     """Return how much of `reserved` units was spent, given the actual `cost`.
 
     A plain 0 means that nothing was spent in any unit. A unit that the cost does not name was spent in full.

@@ -27,7 +27,7 @@ from headgate.core.check import (
     SharedResult,
     Terms,
 )
-from headgate.core.cost import REQUESTS, Cost, amount_of, spent
+from headgate.core.cost import REQUESTS, Cost, amount_of, amount_spent
 from headgate.core.quota import BUCKETS, CONCURRENCY, MAX_INT, MICROSECONDS, Quota
 from headgate.errors import InvalidCheck, StoreError
 
@@ -110,7 +110,9 @@ class Settlement:
             return 0
         if isinstance(self.reserved, int):
             return max(0, amount_of(self.cost, REQUESTS) - self.reserved)
-        return {unit: max(0, spent(self.cost, unit, reserved) - reserved) for unit, reserved in self.reserved.items()}
+        return {
+            unit: max(0, amount_spent(self.cost, unit, reserved) - reserved) for unit, reserved in self.reserved.items()
+        }
 
 
 class Record(NamedTuple):
@@ -219,7 +221,7 @@ class Record(NamedTuple):
         for one in self.reserved:
             charge, factor, parts = one
             check = charge.check
-            actual = min(MAX_INT, factor * spent(cost, one.unit, amount_of(self.cost, one.unit)))
+            actual = min(MAX_INT, factor * amount_spent(cost, one.unit, amount_of(self.cost, one.unit)))
             back, more = max(0, check.cost - actual), max(0, actual - check.cost)
             if status is not Status.OPEN:
                 back, more = check.cost if status is Status.OVERDUE else 0, actual
@@ -255,7 +257,7 @@ class Settling(NamedTuple):
             least[unit] = min(least.get(unit, MAX_INT), back // factors[rule])
         if settlement.reason == "late":  # the whole cost was charged again
             for unit, back in least.items():
-                least[unit] = max(0, back - spent(settlement.cost, unit, amount_of(settlement.reserved, unit)))
+                least[unit] = max(0, back - amount_spent(settlement.cost, unit, amount_of(settlement.reserved, unit)))
         if isinstance(settlement.reserved, int):
             return replace(settlement, refunded=least.get(REQUESTS, 0))
         return replace(settlement, refunded={unit: least.get(unit, 0) for unit in settlement.reserved})
