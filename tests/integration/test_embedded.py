@@ -330,7 +330,7 @@ def test_a_directory_that_cannot_be(tmp_path: Path) -> None:
 def test_a_directory_that_others_could_tamper_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o777)
-    assert "everybody may write to it" in refusal(f"embedded://{tmp_path}/shared")
+    assert "every user may write to it" in refusal(f"embedded://{tmp_path}/shared")
     monkeypatch.setattr(os, "geteuid", lambda: 54_321)
     assert "it belongs to another user" in refusal(f"embedded://{tmp_path}")
 

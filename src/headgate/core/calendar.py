@@ -51,7 +51,7 @@ class Calendar(NamedTuple):
         """Return the calendar with these fields. Raises `InvalidQuota`."""
         text = period.strip().lower() if isinstance(period, str) else ""
         if text not in PERIODS_US:
-            raise InvalidQuota(f"window: a calendar has {', '.join(PERIODS_US)}; got {period!r}")
+            raise InvalidQuota(f"window: must be one of {', '.join(PERIODS_US)} for a calendar, got {period!r}")
         name = "UTC" if tz is None else tz
         zone_of(name)
         return cls(text, name, _anchor(text, anchor))
@@ -134,7 +134,7 @@ def zone_of(name: Any) -> tzinfo:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, TypeError, OSError):
         hint = "" if zoneinfo.available_timezones() else "; this machine has none: pip install 'headgate[tzdata]'"
-        raise InvalidQuota(f"tz: there is no time zone {name!r}; write it like 'Europe/Berlin'{hint}") from None
+        raise InvalidQuota(f"tz: unknown time zone {name!r}; write it like 'Europe/Berlin'{hint}") from None
 
 
 def _instant_us(local: datetime, zone: tzinfo) -> int:
@@ -152,10 +152,10 @@ def _anchor(period: str, anchor: Any) -> int:
             return 0
         if isinstance(anchor, str) and anchor.lower() in WEEKDAYS:
             return WEEKDAYS.index(anchor.lower())
-        raise InvalidQuota(f"anchor: of a week, must be a weekday like 'monday', got {anchor!r}")
+        raise InvalidQuota(f"anchor: for a week, must be a weekday like 'monday', got {anchor!r}")
     first, last, what = (1, 31, "day of the month") if period == "month" else (0, 23, "hour of the day")
     if anchor is None:
         return first
     if isinstance(anchor, bool) or not isinstance(anchor, int) or not first <= anchor <= last:
-        raise InvalidQuota(f"anchor: of a {period}, must be the {what} from {first} to {last}, got {anchor!r}")
+        raise InvalidQuota(f"anchor: for a {period}, must be the {what} from {first} to {last}, got {anchor!r}")
     return anchor

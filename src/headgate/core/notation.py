@@ -31,19 +31,19 @@ def explain(notation: object, algorithms: Collection[str]) -> str:
         found = part.match(text, at)
         if found is None and part is _SEPARATOR and text.startswith("concurrent", at):
             at += len("concurrent")
-            return _pointing(notation, at, "here may be 'ttl' and a duration, as in 'ttl 60s'", ("ttl",))
+            return _pointing(notation, at, "expected 'ttl' and a duration, as in 'ttl 60s'", ("ttl",))
         if found is None:
             known = ("per", "concurrent") if part is _SEPARATOR else ()
-            return _pointing(notation, at, f"here must be {missing}", known)
+            return _pointing(notation, at, f"expected {missing}", known)
         if part is _WINDOW and nearest(found.group().strip(), ("calendar",)):
-            return _pointing(notation, at, "here must be a window like '15m'", ("calendar",))
+            return _pointing(notation, at, "expected a window like '15m'", ("calendar",))
         at = found.end()
     found = _BURST.match(text, at)
     if found is not None:
-        return _pointing(notation, found.end(), f"here may be an algorithm ({', '.join(algorithms)})", algorithms)
+        return _pointing(notation, found.end(), f"expected an algorithm ({', '.join(algorithms)})", algorithms)
     if text.startswith("burst", at):
-        return _pointing(notation, at + len("burst"), "here must be a whole number, as in 'burst 20'", ())
-    expected = f"here may be 'burst' and a number, or an algorithm ({', '.join(algorithms)})"
+        return _pointing(notation, at + len("burst"), "expected a whole number, as in 'burst 20'", ())
+    expected = f"expected 'burst' and a number, or an algorithm ({', '.join(algorithms)})"
     word = _WORD.match(text, at)
     if word is not None and word.group() in algorithms:
         at = word.end()

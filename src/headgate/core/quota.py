@@ -138,7 +138,7 @@ class Quota:
             raise InvalidQuota(f"{field}: must be from 1 ms to 366 days, got {window!r}")
         burst = limit if burst is None else _whole("burst", burst)
         if algorithm == CONCURRENCY and burst != limit:
-            raise InvalidQuota(f"burst: concurrency has none, got {burst!r}; raise the limit instead")
+            raise InvalidQuota(f"burst: not allowed for concurrency, got {burst!r}; raise the limit instead")
         if burst * window_us > MAX_REFILL_US * limit and algorithm != CALENDAR:
             raise InvalidQuota(f"burst: {burst} would take more than 100 years to refill at {limit} per {window!r}")
         for name, value in (
@@ -209,9 +209,9 @@ class Quota:
                 elif name in _WORDS and options["algorithm"] == "fixed_window":
                     options["algorithm"] = name
                 else:
-                    raise InvalidQuota(  # noqa: TRY301 - told with the notation, as all that is wrong with it
-                        f"{word!r}: after 'calendar {found['window']}' may only come 'tz' and a time zone, "
-                        "and 'anchor' and a day of the month, a weekday or an hour"
+                    raise InvalidQuota(  # noqa: TRY301 - reported with the notation, like all its mistakes
+                        f"{word!r}: after 'calendar {found['window']}', expected 'tz' and a time zone, "
+                        "or 'anchor' and a day of the month, a weekday or an hour"
                     )
             return cls(_number("limit", found["limit"]), found["window"], calendar=True, **options)
         except InvalidQuota as error:
@@ -284,7 +284,7 @@ def _window(
 ) -> float | str | timedelta:
     """Return a quota's window, or the time to live of its slots, in microseconds."""
     if algorithm != CONCURRENCY and ttl is not None:
-        raise InvalidQuota(f"ttl: a {algorithm} has no slots that could expire; give a window, got {ttl!r}")
+        raise InvalidQuota(f"ttl: only allowed for concurrency, not {algorithm}; give a window, got {ttl!r}")
     if algorithm == CONCURRENCY:
         window = window if ttl is None else ttl
         return DEFAULT_TTL if window is None else window
@@ -300,14 +300,14 @@ def _calendar(algorithm: str, window: Any, burst: Any, calendar: Any, tz: Any, a
     if not calendar:
         for name, value in (("tz", tz), ("anchor", anchor)):
             if value is not None:
-                raise InvalidQuota(f"{name}: only windows of a calendar have one; add calendar = true, got {value!r}")
+                raise InvalidQuota(f"{name}: only allowed for calendar windows; add calendar = true, got {value!r}")
         return None
     if algorithm not in ("fixed_window", CALENDAR):
         raise InvalidQuota(
             f"calendar: a {algorithm} has no windows that begin with a day or a month; use algorithm = 'fixed_window'"
         )
     if burst is not None:
-        raise InvalidQuota(f"burst: a calendar's windows have none, got {burst!r}")
+        raise InvalidQuota(f"burst: not allowed for calendar windows, got {burst!r}")
     return Calendar.of(window, tz, anchor)
 
 

@@ -29,7 +29,7 @@ caller, who renews it. `skip`: leave those rules out.
 """
 
 POLL_SECONDS: Final = 0.002  # between two attempts to get a slot, at first; doubles each time
-MAX_POLL_SECONDS: Final = 0.01  # the upper bound: otherwise those who have waited longest would retry least often
+MAX_POLL_SECONDS: Final = 0.01  # the upper bound: otherwise the callers that waited longest would retry least
 MIN_ENTRIES: Final = 1_000  # a limiter with fewer slots does not look for expired ones
 
 _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class

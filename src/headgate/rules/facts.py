@@ -60,4 +60,4 @@ class FactNames:
         meant = did_you_mean(name, (*WELL_KNOWN, *self._declared))
         known = ", ".join((*WELL_KNOWN, *self._declared))
         declare = f'declare it with [headgate] facts = ["{shown}"] or Limiter(facts=["{shown}"])'
-        return f"unknown fact {shown!r}{meant or f'; known are {known}.'} If it is a fact of your own, {declare}"
+        return f"unknown fact {shown!r}{meant or f'; known facts: {known}.'} If it is a fact of your own, {declare}"

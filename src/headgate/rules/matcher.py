@@ -201,12 +201,12 @@ class Unmet(NamedTuple):
         if self.field == "dimension":
             return f"it counts by {self.wanted}, which the request does not have"
         if self.field == "unit":
-            return f"it counts {self.wanted}, of which the cost names none"
+            return f"it counts {self.wanted}, which the cost does not name"
         if self.field == "match":
             name, _, value = self.wanted.partition("=")
-            return f"{name} must be {value}, and is {self.found or 'not known'}"
+            return f"{name} must be {value}, but is {self.found or 'unknown'}"
         if self.found is None:
-            return f"{self.field}: it is for {self.wanted}, and the request has no {self.field.removesuffix('s')}"
+            return f"{self.field}: it is for {self.wanted}, but the request has no {self.field.removesuffix('s')}"
         return f"{self.field}: {self.found} is not one of {self.wanted}"
 
 

@@ -128,8 +128,8 @@ def _pattern_segment(segment: str, pattern: str) -> str | None:
     if "*" in segment:
         raise InvalidRule(f"{pattern!r} has a * inside; it stands for the rest, as the last segment: '/api/*'")
     if "{" in segment or "}" in segment:
-        raise InvalidRule(f"{pattern!r}: {segment!r} cannot be read; a parameter is a whole segment: '/users/{{id}}'")
+        raise InvalidRule(f"{pattern!r}: cannot read {segment!r}; a parameter is a whole segment: '/users/{{id}}'")
     normal = segment if _SEGMENT.fullmatch(segment) else _normal_segment(segment)
     if normal in (".", ".."):
-        raise InvalidRule(f"{pattern!r} has {segment!r} as a segment, which no path has once it is normal")
+        raise InvalidRule(f"{pattern!r} has {segment!r} as a segment, which normalized paths never have")
     return normal

@@ -55,7 +55,7 @@ def clients_of(facts: Mapping[str, str]) -> tuple[Client, ...]:
 def _multipliers(value: Any) -> tuple[int, ...]:
     # Not fields.several, which drops repetitions: multipliers may repeat.
     if not isinstance(value, list | tuple) or not value:
-        raise ValueError(f"must be a list of whole numbers that is not empty, got {value!r}")
+        raise ValueError(f"must be a non-empty list of whole numbers, got {value!r}")
     check = fields.whole(1, 1_000_000)
     return tuple(check(multiplier) for multiplier in value)
 

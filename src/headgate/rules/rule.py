@@ -82,7 +82,7 @@ def _match(value: Any) -> dict[str, str]:
         if not isinstance(fact, str) or not fact:
             raise ValueError(f"must name facts, got {fact!r}")
         if fact in _OWN_FIELDS:
-            raise ValueError(f"cannot have {fact!r}, which has a field of its own: {_OWN_FIELDS[fact]}")
+            raise ValueError(f"cannot contain {fact!r}; use its own field: {_OWN_FIELDS[fact]}")
         if isinstance(wanted, bool) or not isinstance(wanted, str | int):
             raise ValueError(f"{fact!r} must be a string or an integer, got {wanted!r}")  # noqa: TRY004
         kept[fact] = str(wanted)
@@ -297,14 +297,14 @@ def _shards_misfit(rule: Rule) -> Iterator[str]:
     if quota.calendar is not None:
         yield "a calendar's windows cannot have shards; use 1"
     elif quota.algorithm == "leaky_bucket":
-        yield "a leaky_bucket cannot have shards: its requests leave one by one; use another algorithm, or 1"
+        yield "a leaky_bucket cannot have shards: its requests leave in one order; use another algorithm, or 1"
     elif rule.sync == "leased":
-        yield "a leased rule cannot have shards: leases keep its calls few; use sync = 'exact', or 1"
+        yield "a leased rule cannot have shards: leases already reduce its calls; use sync = 'exact', or 1"
     elif min(quota.limit, quota.capacity) < shards:
         name = "limit" if quota.limit < shards else "burst"
         yield f"must not be above the {name} ({getattr(quota, name)}), which they divide, got {shards}"
     elif not is_whole(quota, shards):
-        yield f"a burst that takes so long to fill cannot be divided into {shards}; use fewer, or a smaller burst"
+        yield f"the burst takes too long to fill when divided into {shards} shards; use fewer, or a smaller burst"
 
 
 def unspreadable(spread: Spread, quota: Quota, shards: int) -> str | None:

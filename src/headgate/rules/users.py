@@ -60,9 +60,7 @@ class Override:
         if quota.calendar is not None:
             if self.window is not None or self.burst is not None:
                 name = "burst" if self.window is None else "window"
-                raise InvalidQuota(
-                    f"{name}: a rule of the calendar keeps its windows; only its limit can be overridden"
-                )
+                raise InvalidQuota(f"{name}: a calendar rule keeps its windows; only its limit can be overridden")
             return quota.with_limit(self.limit)
         window = quota.window_us / MICROSECONDS if self.window is None else self.window
         burst = self.burst
@@ -92,11 +90,11 @@ class User:
 def misfit(override: Override, rule: Rule | None) -> tuple[str, str] | None:
     """Return the invalid field of an override of a rule, and the problem; None if the override is valid."""
     if rule is None:
-        return "rule", "there is no rule of that id"
+        return "rule", "no rule has this id"
     if "user" not in rule.facts:
         return (
             "rule",
-            f"it counts by {rule.dimension}, not by user: there is no count of one user to override",
+            f"it counts by {rule.dimension}, not by user, so it cannot be overridden for a user",
         )
     try:
         override.applied_to(rule.quota)

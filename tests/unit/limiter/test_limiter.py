@@ -185,7 +185,7 @@ def test_rules_that_are_none_are_said_so(open_limiter: Open, rules: Any) -> None
 def test_a_notation_that_is_none_is_said_so(open_limiter: Open) -> None:
     with pytest.raises(
         InvalidQuota,
-        match="cannot read 'lots' as a quota: 'lots' \\(character 1\\): here must be a whole number; write",
+        match="cannot read 'lots' as a quota: 'lots' \\(character 1\\): expected a whole number; write",
     ):
         open_limiter("lots")
 

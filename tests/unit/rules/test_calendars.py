@@ -95,12 +95,12 @@ def test_what_a_calendar_cannot_be(fields: dict[str, object], message: str) -> N
     ("options", "message"),
     [
         ({"window": "month", "algorithm": "gcra"}, "calendar: a gcra has no windows that begin with a day or a month"),
-        ({"window": "15m"}, "window: a calendar has day, week, month, year; got '15m'"),
-        ({"window": "day", "tz": "Mars/Base"}, "tz: there is no time zone 'Mars/Base'; write it like 'Europe/Berlin'"),
-        ({"window": "day", "anchor": 24}, "anchor: of a day, must be the hour of the day from 0 to 23, got 24"),
+        ({"window": "15m"}, "window: must be one of day, week, month, year for a calendar, got '15m'"),
+        ({"window": "day", "tz": "Mars/Base"}, "tz: unknown time zone 'Mars/Base'; write it like 'Europe/Berlin'"),
+        ({"window": "day", "anchor": 24}, "anchor: for a day, must be the hour of the day from 0 to 23, got 24"),
         ({"window": "year", "anchor": 3}, "anchor: a calendar year begins on January 1, got 3"),
-        ({"window": "day", "burst": 3}, "burst: a calendar's windows have none, got 3"),
-        ({"window": "day", "calendar": False, "tz": "UTC"}, "tz: only windows of a calendar have one"),
+        ({"window": "day", "burst": 3}, "burst: not allowed for calendar windows, got 3"),
+        ({"window": "day", "calendar": False, "tz": "UTC"}, "tz: only allowed for calendar windows"),
     ],
 )
 def test_mistakes_are_told_with_their_field(options: dict[str, object], message: str) -> None:
@@ -110,7 +110,7 @@ def test_mistakes_are_told_with_their_field(options: dict[str, object], message:
 
 
 def test_only_the_limit_of_a_calendar_can_be_overridden() -> None:
-    with pytest.raises(InvalidQuota, match="window: a rule of the calendar"):
+    with pytest.raises(InvalidQuota, match="window: a calendar rule"):
         Override(rule="plan", limit=5, window="1h").applied_to(MONTHLY.quota)
 
 

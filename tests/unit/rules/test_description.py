@@ -102,11 +102,11 @@ def test_a_rule_without_a_quota_says_that_it_is_missing() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"window": 60}, "window: concurrency has none"),
+        ({"window": 60}, "window: not allowed for concurrency; set ttl instead"),
         ({"ttl": 0}, "ttl: must be from 1 ms"),
         ({"ttl": "soon"}, "cannot read 'soon'"),
-        ({"burst": 9}, "burst: concurrency has none"),
-        ({"algorithm": "gcra", "window": 60, "ttl": 60}, "ttl: a gcra has no slots"),
+        ({"burst": 9}, "burst: not allowed for concurrency"),
+        ({"algorithm": "gcra", "window": 60, "ttl": 60}, "ttl: only allowed for concurrency, not gcra"),
         ({"algorithm": "gcra"}, "window: is missing"),
     ],
 )

@@ -31,11 +31,11 @@ def of(explanation: Explanation, rule: str) -> RuleExplanation:
     [
         ({"enabled": False}, {}, "the rule is switched off"),
         ({"endpoints": ["/a", "/b/*"]}, {"endpoint": "/c"}, "endpoints: /c is not one of /a, /b/*"),
-        ({"endpoints": ["/a"]}, {}, "endpoints: it is for /a, and the request has no endpoint"),
+        ({"endpoints": ["/a"]}, {}, "endpoints: it is for /a, but the request has no endpoint"),
         ({"methods": ["GET"]}, {"method": "post"}, "methods: POST is not one of GET"),
         ({"tiers": ["paid"]}, {"tier": "free"}, "tiers: free is not one of paid"),
-        ({"match": {"country": "DE"}}, {"country": "FR"}, "country must be DE, and is FR"),
-        ({"match": {"country": "DE"}}, {}, "country must be DE, and is not known"),
+        ({"match": {"country": "DE"}}, {"country": "FR"}, "country must be DE, but is FR"),
+        ({"match": {"country": "DE"}}, {}, "country must be DE, but is unknown"),
         ({"dimension": "tenant"}, {}, "it counts by tenant, which the request does not have"),
     ],
 )

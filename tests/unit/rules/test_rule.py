@@ -99,9 +99,9 @@ def test_values_are_kept_in_one_form() -> None:
         ("match", {"": "x"}, "must name facts, got ''"),
         ("match", {"country": True}, "'country' must be a string or an integer, got True"),
         ("match", {"country": 1.5}, "got 1.5"),
-        ("match", {"endpoint": "/x"}, "field of its own: endpoints"),
-        ("match", {"method": "GET"}, "field of its own: methods"),
-        ("match", {"tier": "free"}, "field of its own: tiers"),
+        ("match", {"endpoint": "/x"}, "its own field: endpoints"),
+        ("match", {"method": "GET"}, "its own field: methods"),
+        ("match", {"tier": "free"}, "its own field: tiers"),
         ("action", "block", "must be one of reject, throttle, annotate, log_only, got 'block'"),
         ("action", None, "got None"),
         ("max_delay", -1, "must be from 0 to 366 days, got -1"),
@@ -184,7 +184,7 @@ def test_a_log_cannot_be_leased() -> None:
         ({"quota": "100/s burst 7"}, "must not be above the burst (7), which they divide, got 8"),
         ({"quota": "100/s leaky_bucket"}, "a leaky_bucket cannot have shards"),
         ({"quota": "100/s", "sync": "leased"}, "a leased rule cannot have shards"),
-        ({"quota": "9/y burst 890"}, "a burst that takes so long to fill cannot be divided into 8"),
+        ({"quota": "9/y burst 890"}, "the burst takes too long to fill when divided into 8 shards"),
     ],
 )
 def test_shards_that_make_no_sense(fields: dict[str, Any], complaint: str) -> None:

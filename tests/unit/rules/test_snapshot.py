@@ -356,7 +356,7 @@ def test_settings_are_kept() -> None:
         ({"tiers": [Tier(name="pro")], "default_tier": "fre"}, "[headgate]", "default_tier", "'fre' is not one of"),
         (
             {"users": [User(id="u", overrides=[Override(rule="x", limit=1)])]},
-            *("user 'u': override of rule 'x'", "rule", "there is no rule of that id"),
+            *("user 'u': override of rule 'x'", "rule", "no rule has this id"),
         ),
         (
             {"rules": [rule("a", dimension="ip")], "users": [User(id="u", overrides=[Override(rule="a", limit=1)])]},

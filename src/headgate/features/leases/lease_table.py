@@ -14,7 +14,7 @@ from headgate.features.leases.status import LeaseCounts
 
 
 class LeaseTable:
-    """Leases by key template and subject, up to `max_keys` of them."""
+    """Leases by key template and subject, at most `max_keys` of them."""
 
     def __init__(self, max_keys: int, counts: LeaseCounts) -> None:
         self.max_keys = max_keys

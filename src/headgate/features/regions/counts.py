@@ -108,7 +108,7 @@ class Counts:
         self.exchanges = [Exchange(self, link, self.interval_us, now_us) for link in links.values()]
 
     def table(self, key_template: str) -> dict[str, KnownCounts]:
-        """Return the keys of one key template by subject, for callers that look often."""
+        """Return the keys of one key template by subject, for frequent callers."""
         return self._tables.setdefault(key_template, {})
 
     def follow(self, check: Check, at_us: int) -> KnownCounts | None:

@@ -71,7 +71,7 @@ class RegionShares:
         self.failures = 0
 
     def table(self, key_template: str) -> dict[str, HeldShare]:
-        """Return the keys of one key template by subject, for callers that look often."""
+        """Return the keys of one key template by subject, for frequent callers."""
         return self._tables.setdefault(key_template, {})
 
     def follow(self, check: Check) -> HeldShare | None:

@@ -236,7 +236,7 @@ def _quota(given: Mapping[str, Any]) -> tuple[Quota, list[tuple[str, str]]]:
         fields["algorithm"] = "fixed_window"
     if fields["algorithm"] == CONCURRENCY:
         if "window" in given:
-            return Quota(1, algorithm=CONCURRENCY), [("window", "concurrency has none; its slots have a ttl")]
+            return Quota(1, algorithm=CONCURRENCY), [("window", "not allowed for concurrency; set ttl instead")]
         fields["window"] = None
     try:
         return Quota(**fields), []

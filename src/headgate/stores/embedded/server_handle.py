@@ -194,7 +194,7 @@ def _own(directory: Path) -> None:
     if found.st_uid != os.geteuid():
         raise StoreUnavailable(f"the embedded store cannot use {directory}: it belongs to another user")
     if found.st_mode & stat.S_IWOTH:
-        raise StoreUnavailable(f"the embedded store does not use {directory}: everybody may write to it")
+        raise StoreUnavailable(f"the embedded store does not use {directory}: every user may write to it")
 
 
 def _short(directory: Path) -> Path:

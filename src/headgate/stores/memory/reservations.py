@@ -34,7 +34,7 @@ class ReservationTable:
     def save_reservation(self, name: str, record: str, now: int, ttl: int) -> None:
         self._forget(now)
         if len(self._records) >= self._size:
-            raise StoreFull(f"the memory store holds {self._size} reservations, and takes no more; raise max_keys")
+            raise StoreFull(f"the memory store is full: it holds {self._size} reservations; raise max_keys")
         self._put(name, record, now, ttl)
 
     def renew(self, name: str, record: str, now: int, ttl: int) -> bool:

@@ -82,7 +82,7 @@ class SentinelFinder:
             role = self._role(address)
             if role == "master":
                 return [(1, address)]
-            problems.append(f"{address[0]}:{address[1]} is no master: {role}")
+            problems.append(f"{address[0]}:{address[1]} is not a master: {role}")
         raise NoMaster(f"no master of {self._target.service!r} was found: {'; '.join(problems)}", candidates)
 
     def listening(self) -> Sequence[SentinelLink]:
@@ -211,7 +211,7 @@ def read_slots(answer: list[Any], host: str) -> Owners:
         found.append((last + 1 - first, (name.decode() if name else host, port)))
         at = last + 1
     if not found:
-        raise ValueError("it knows no slots")
+        raise ValueError("it reported no slots")
     found.append((SLOTS - at, None))
     anybody = next(owner for _, owner in found if owner is not None)  # it will report the error
     return [(count, owner or anybody) for count, owner in found if count]

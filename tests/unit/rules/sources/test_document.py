@@ -171,7 +171,7 @@ WRONG_RULE = [
     ("tiers = [5]", "tiers: must be a string, got 5"),
     ('match = "DE"', "match: must be a table, got 'DE'"),
     ("match = { country = true }", "match: 'country' must be a string or an integer, got True"),
-    ('match = { tier = "x" }', "match: cannot have 'tier', which has a field of its own: tiers"),
+    ('match = { tier = "x" }', "match: cannot contain 'tier'; use its own field: tiers"),
     ('action = "block"', "action: must be one of reject, throttle, annotate, log_only, got 'block'"),
     ("action = 5", "action: must be a string, got 5"),
     ("max_delay = -1", "max_delay: must be from 0 to 366 days, got -1"),
@@ -280,7 +280,7 @@ RULE = '[[rules]]\nid = "a"\nlimit = 1\nwindow = 1\n'
         ("[penalties]\nmultiplier = [1]", "[penalties]: multiplier: unknown key; did you mean 'multipliers'?"),
         (
             "[penalties]\nmultipliers = []",
-            "[penalties]: multipliers: must be a list of whole numbers that is not empty",
+            "[penalties]: multipliers: must be a non-empty list of whole numbers",
         ),
         ("[penalties]\nmultipliers = [0]", "[penalties]: multipliers: must be a whole number from 1"),
         ("[penalties]\nmultipliers = ['1']", "[penalties]: multipliers: must be a whole number, got '1'"),
@@ -304,7 +304,7 @@ def test_everything_else_that_can_be_wrong(text: str, complaint: str) -> None:
     [
         ("limit = 1", "override 1: rule: is missing"),
         ("rule = 'a'", "override of rule 'a': limit: is missing"),
-        ("rule = 'zz', limit = 1", "override of rule 'zz': rule: there is no rule of that id"),
+        ("rule = 'zz', limit = 1", "override of rule 'zz': rule: no rule has this id"),
         ("rule = 5, limit = 1", "override 1: rule: must be a string, got 5"),
         ("rule = 'a', limit = 0", "override of rule 'a': limit: must be a whole number from 1 to 2^53-1, got 0"),
         ("rule = 'a', limit = '5'", "override of rule 'a': limit: must be a whole number, got '5'"),
@@ -337,7 +337,7 @@ def test_the_same_override_twice_and_one_of_a_rule_that_is_not_by_user() -> None
     ]
     other = RULE + "dimension = 'ip'\n[[users]]\nid = 'u'\noverrides = [{ rule = 'a', limit = 1 }]"
     assert problems(other) == [
-        "user 'u': override of rule 'a': rule: it counts by ip, not by user: there is no count of one user to override"
+        "user 'u': override of rule 'a': rule: it counts by ip, not by user, so it cannot be overridden for a user"
     ]
 
 

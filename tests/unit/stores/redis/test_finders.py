@@ -23,5 +23,5 @@ def test_somebody_is_asked_for_slots_that_nobody_has() -> None:
 
 
 def test_a_cluster_without_slots_is_none() -> None:
-    with pytest.raises(ValueError, match="it knows no slots"):
+    with pytest.raises(ValueError, match="it reported no slots"):
         read_slots([], "here")

@@ -45,7 +45,7 @@ def test_a_master_is_kept_while_nobody_knows_better() -> None:
 def test_a_master_that_is_no_longer_named_is_not_used() -> None:
     """Even if the one that is named instead is no master yet: what the old one admits is forgotten."""
     made = topology()
-    made.note_failure(NoMaster("192.0.2.2:6379 is no master: slave", [NEW]))
+    made.note_failure(NoMaster("192.0.2.2:6379 is not a master: slave", [NEW]))
     assert name_of(made) is None
     assert [node.is_retired for node in made.nodes] == [True]
     made.note_failure(AWAY)
@@ -75,7 +75,7 @@ def test_a_forked_child_goes_by_what_its_parent_knew_if_nobody_answers() -> None
 def test_a_forked_child_does_not_use_a_master_that_is_no_longer_named() -> None:
     made = topology()
     made.reset_after_fork()
-    made.note_failure(NoMaster("192.0.2.2:6379 is no master: slave", [NEW]))
+    made.note_failure(NoMaster("192.0.2.2:6379 is not a master: slave", [NEW]))
     assert name_of(made) is None
 
 
