@@ -79,7 +79,7 @@ class Calendar(NamedTuple):
         zone = zone_of(self.tz)
         local = (_EPOCH + timedelta(microseconds=now_us)).astimezone(zone)
         starts = sorted({_instant_us(start, zone) for start in self._starts(local)})
-        this = max(place for place, start in enumerate(starts) if start <= now_us)
+        this = max(index for index, start in enumerate(starts) if start <= now_us)
         before, start, following, last = starts[this - 1 : this + 3]
         return before, start, following, last
 

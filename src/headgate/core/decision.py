@@ -119,7 +119,7 @@ class Decision:
     @property
     def order(self) -> tuple[int, ...]:
         """The indexes of the plan's limits, the most restrictive first. The first one binds."""
-        order = self.reading.plan.places
+        order = self.reading.plan.indexes
         if len(order) < 2:
             return order
         known = self._order
@@ -269,8 +269,8 @@ class Decision:
         outcomes = self.outcomes
         if not self.allowed or not outcomes:
             return False
-        place = self.order[0]
-        return outcomes[place][1] <= self.reading.low[place]
+        index = self.order[0]
+        return outcomes[index][1] <= self.reading.low[index]
 
     @property
     def annotated(self) -> tuple[str, ...]:

@@ -42,9 +42,9 @@ class Plan:
         "capacities",
         "enforced",
         "holds",
+        "indexes",
         "limits",
         "ones",
-        "places",
         "prepared",
         "reason",
         "refuses",
@@ -63,7 +63,7 @@ class Plan:
         self.holds = any(limit.refusal.max_delay_us for limit in limits)  # whether requests may be delayed
         # The capacity of each limit; 0 for shadow limits, which never warn.
         self.capacities = tuple(limit.quota.capacity if limit.enforced else 0 for limit in limits)
-        self.places = tuple(range(len(limits)))
+        self.indexes = tuple(range(len(limits)))
         self.ones = tuple(limit.cost for limit in limits)  # the cost of a request of cost 1 to each limit
         self._factors = None if self.ones.count(1) == len(limits) else self.ones
         self.slots = tuple([at for at, limit in enumerate(limits) if limit.quota.algorithm == CONCURRENCY])
@@ -101,18 +101,18 @@ class Plan:
         if units not in self._parts:
             self._log_unknown(units)
             named = self.units or (REQUESTS,) * len(self.limits)
-            places = [place for place, unit in enumerate(named) if unit in units]
+            indexes = [index for index, unit in enumerate(named) if unit in units]
             if len(self._parts) >= MAX_PARTS:
                 self._parts.clear()
-            self._parts[units] = None if len(places) == len(self.limits) else self._part(places)
+            self._parts[units] = None if len(indexes) == len(self.limits) else self._part(indexes)
         return self._parts[units] or self
 
     def _log_unknown(self, units: tuple[str, ...]) -> None:
         """Log the units that no rule counts, where the rules are known."""
 
-    def _part(self, places: Sequence[int]) -> Self:
-        """Return the limits at these places as a plan."""
-        return type(self)(tuple(self.limits[place] for place in places), None if places else "no_rule")
+    def _part(self, indexes: Sequence[int]) -> Self:
+        """Return the limits at these indexes as a plan."""
+        return type(self)(tuple(self.limits[index] for index in indexes), None if indexes else "no_rule")
 
     def costs(self, cost: int) -> tuple[int, ...]:
         """Return what an amount of its own unit costs each limit. Raises `InvalidCheck`."""

@@ -26,7 +26,7 @@ Layout = list[tuple[int, int]]  # indexes of parts and costs: the charges to mak
 def parts_of(quota: Quota, shards: int) -> tuple[Quota, ...]:
     """Return the quotas of all shards: fewer than `shards` if the quota, for example an override, is too small."""
     count = min(shards, quota.limit, quota.capacity)
-    parts = (share(quota, Standing(count, place)) for place in range(count))
+    parts = (share(quota, Standing(count, index)) for index in range(count))
     return tuple(part for part in parts if part is not None)
 
 
@@ -39,8 +39,8 @@ def is_whole(quota: Quota, shards: int) -> bool:
 def checks_of(check: Check, shards: int) -> list[Check]:
     """Return a check for each part of the quota, each with the cost of the whole check."""
     return [
-        check._replace(key_template=shard_key_template(check.key_template, place), quota=part)
-        for place, part in enumerate(parts_of(check.quota, shards))
+        check._replace(key_template=shard_key_template(check.key_template, index), quota=part)
+        for index, part in enumerate(parts_of(check.quota, shards))
     ]
 
 
@@ -48,17 +48,17 @@ def evenly(parts: Sequence[Check], cost: int) -> Layout:
     """Divide a cost in proportion to the parts. If all parts together can hold the cost, each can hold its share."""
     total = sum(part.quota.capacity for part in parts)
     layout, before = [], 0
-    for place, size in enumerate(accumulate(part.quota.capacity for part in parts)):
+    for index, size in enumerate(accumulate(part.quota.capacity for part in parts)):
         upto = cost * size // total
         if upto > before:
-            layout.append((place, upto - before))
+            layout.append((index, upto - before))
         before = upto
     return layout
 
 
 def checks_of_all_shards(check: Check, shards: int) -> list[Check]:
     """Return checks for all places that may hold a check's state."""
-    return [check._replace(key_template=shard_key_template(check.key_template, place)) for place in range(shards)]
+    return [check._replace(key_template=shard_key_template(check.key_template, index)) for index in range(shards)]
 
 
 class ShardSearch:
@@ -99,9 +99,9 @@ class ShardSearch:
         if self._look:
             some = dict(evenly(parts, check.cost)) if check.cost <= check.quota.capacity else {}
             cost = check.cost
-            self.layout = [(place, cost if cost == 1 else some.get(place, 0)) for place in range(len(parts))]
+            self.layout = [(index, cost if cost == 1 else some.get(index, 0)) for index in range(len(parts))]
         elif check.cost > check.quota.capacity:  # it never fits, but the outcome needs what is left
-            self.layout += [(place, 0) for place in range(len(parts)) if place != self.home]
+            self.layout += [(index, 0) for index in range(len(parts)) if index != self.home]
         elif check.enforced and check.cost > parts[self.home].quota.capacity:
             self.layout = evenly(parts, check.cost)
 
@@ -110,8 +110,8 @@ class ShardSearch:
         """The checks of this layout."""
         enforced = self.check.enforced
         return [
-            self.parts[place]._replace(cost=cost, enforced=enforced and cost > 0)  # reading alone never refuses
-            for place, cost in self.layout
+            self.parts[index]._replace(cost=cost, enforced=enforced and cost > 0)  # reading alone never refuses
+            for index, cost in self.layout
         ]
 
     @property
@@ -122,8 +122,8 @@ class ShardSearch:
     def record_answers(self, outcomes: Sequence[Outcome], now_us: int) -> None:
         """Record the answers to this layout, as of `now_us` on the store's clock."""
         self._now_us, self._costs, self._waits = now_us, self.layout, []
-        for (place, cost), outcome in zip(self.layout, outcomes, strict=True):
-            self._seen[place] = outcome
+        for (index, cost), outcome in zip(self.layout, outcomes, strict=True):
+            self._seen[index] = outcome
             self._waits.append(outcome.wait_us if cost else 0)
         if self._look:
             self._fits = self.check.cost <= self._room_left()
@@ -142,16 +142,16 @@ class ShardSearch:
             return False
         if cost == 1:
             for turn in range(1, len(parts)):
-                place = (self.home + turn) % len(parts)
-                if place not in self._seen and place not in self._away:
-                    self.layout = [(place, cost)]
+                index = (self.home + turn) % len(parts)
+                if index not in self._seen and index not in self._away:
+                    self.layout = [(index, cost)]
                     return True
             return False
         if self._away:
             return False
         if len(self._seen) < len(parts):
             layout = evenly(parts, cost)
-            missing = [(place, 0) for place in range(len(parts)) if place not in dict(layout)]
+            missing = [(index, 0) for index in range(len(parts)) if index not in dict(layout)]
             self.layout = layout + missing  # the missing parts are only read: their room may be needed
             return True
         if self._splits == SPLITS or self._room_left() < cost:
@@ -164,15 +164,15 @@ class ShardSearch:
         """Return checks that charge a cost even if it does not fit: first where there is room, the rest evenly."""
         costs = Counter(dict(self._where_there_is_room(cost)))
         costs.update(dict(evenly(self.parts, cost - costs.total())))
-        return [self.parts[place]._replace(cost=some) for place, some in costs.items()]
+        return [self.parts[index]._replace(cost=some) for index, some in costs.items()]
 
     def _where_there_is_room(self, cost: int) -> Layout:
         """Place as much of a cost as fits on as few parts as possible."""
         layout = []
-        for place in sorted(self._seen, key=lambda place: -self._seen[place].remaining):
-            taken = min(cost, self._seen[place].remaining)
+        for index in sorted(self._seen, key=lambda index: -self._seen[index].remaining):
+            taken = min(cost, self._seen[index].remaining)
             if taken:
-                layout.append((place, taken))
+                layout.append((index, taken))
                 cost -= taken
         return layout
 
@@ -184,8 +184,8 @@ class ShardSearch:
         if not charged:
             return Outcome(0, self._likely(), reset_us)
         charges = tuple(
-            Charge(self.parts[place]._replace(cost=cost), self._at_us(place), self._seen[place].reset_us)
-            for place, cost in self._costs
+            Charge(self.parts[index]._replace(cost=cost), self._at_us(index), self._seen[index].reset_us)
+            for index, cost in self._costs
             if cost
         )
         return OutcomeOf.of(Outcome(0, self._likely(), reset_us), charges)
@@ -197,7 +197,7 @@ class ShardSearch:
     def _likely(self) -> int:
         """Estimate the room left in all parts: assume that unread parts are as full as the one that was charged."""
         asked = self._seen[self._costs[0][0]].remaining, self.parts[self._costs[0][0]].quota.capacity
-        others = sum(part.quota.capacity for place, part in enumerate(self.parts) if place not in self._seen)
+        others = sum(part.quota.capacity for index, part in enumerate(self.parts) if index not in self._seen)
         return self._room_left() + asked[0] * others // asked[1]
 
     def _wait_us(self) -> int:
@@ -208,6 +208,6 @@ class ShardSearch:
             return min(outcome.wait_us for outcome in self._seen.values())
         return max(self._waits)
 
-    def _at_us(self, place: int) -> int:
-        outcome = self._seen[place]
+    def _at_us(self, index: int) -> int:
+        outcome = self._seen[index]
         return outcome.at_us if isinstance(outcome, OutcomeAt) else self._now_us

@@ -13,7 +13,7 @@ class Standing(NamedTuple):
     """The number of live nodes, and the rank of this node among them, from 0."""
 
     nodes: int = 1
-    place: int = 0
+    rank: int = 0
 
 
 ALONE: Final = Standing()
@@ -46,4 +46,4 @@ def share(quota: Quota, standing: Standing) -> Quota | None:
 
 def _part(number: int, standing: Standing) -> int:
     whole, rest = divmod(number, standing.nodes)
-    return whole + (standing.place < rest)
+    return whole + (standing.rank < rest)

@@ -10,7 +10,7 @@ from headgate.core.cost import Cost
 from headgate.core.decision import Decision, decision_with
 from headgate.core.reading import Reading
 from headgate.errors import IdempotencyConflict
-from headgate.limiter.combined_plans import Places
+from headgate.limiter.combined_plans import Indexes
 from headgate.limiter.engine import Engine
 from headgate.limiter.prepared_check import KnownUser, PreparedCheck
 from headgate.rules.directory import UNKNOWN, Unknown
@@ -139,8 +139,8 @@ def _combine(engine: Engine, prepared: list[PreparedCheck], extras: Extras | Non
     costs: tuple[int, ...]
     combined = engine.combined.whole(plans)
     if combined is None:  # parts may share a limit
-        places, subjects, costs = _merge(sent)
-        combined = engine.combined.merge(plans, places)
+        indexes, subjects, costs = _merge(sent)
+        combined = engine.combined.merge(plans, indexes)
     else:
         subjects, costs = sum([one.subjects for one in sent], ()), sum([one.costs for one in sent], ())
     whole = _new(PreparedCheck, (combined.plan, subjects, costs, False, extras, 0, None))
@@ -150,22 +150,22 @@ def _combine(engine: Engine, prepared: list[PreparedCheck], extras: Extras | Non
     return Together(whole, prepared, [next(readings) if one.sent else None for one in prepared])
 
 
-def _merge(parts: list[PreparedCheck]) -> tuple[Places, tuple[str, ...], tuple[int, ...]]:
+def _merge(parts: list[PreparedCheck]) -> tuple[Indexes, tuple[str, ...], tuple[int, ...]]:
     """Merge parts that may share a limit. Returns their indexes in the whole, its subjects and its costs."""
     order: dict[tuple[str, str], int] = {}
     costs: list[int] = []
-    places = []
+    indexes = []
     for one in parts:
         own = []
         for limit, subject, cost in zip(one.plan.limits, one.subjects, one.costs, strict=True):
-            place = order.setdefault((limit.key_template, subject), len(order))
-            if place == len(costs):
+            index = order.setdefault((limit.key_template, subject), len(order))
+            if index == len(costs):
                 costs.append(cost)
-            elif costs[place] < cost:
-                costs[place] = cost
-            own.append(place)
-        places.append(tuple(own))
-    return tuple(places), tuple([subject for _, subject in order]), tuple(costs)
+            elif costs[index] < cost:
+                costs[index] = cost
+            own.append(index)
+        indexes.append(tuple(own))
+    return tuple(indexes), tuple([subject for _, subject in order]), tuple(costs)
 
 
 def decide_each(requests: Sequence[PreparedCheck], decide: Callable[[PreparedCheck], Any]) -> list[Decision]:

@@ -9,7 +9,7 @@ from headgate.core.check import Outcome
 from headgate.core.reading import Reading, WarningStates
 from headgate.rules.plan import AppliedRule, RulePlan, plan_of
 
-Places = tuple[tuple[int, ...], ...]  # by plan: the indexes of its limits in another plan
+Indexes = tuple[tuple[int, ...], ...]  # by plan: the indexes of its limits in another plan
 
 MAX_PLANS: Final = 4_096  # to remember
 
@@ -27,7 +27,7 @@ class CombinedPlans:
     def __init__(self, states: WarningStates) -> None:
         self._states = states
         self._whole: dict[tuple[RulePlan, ...], CombinedPlan | None] = {}
-        self._merged: dict[tuple[tuple[RulePlan, ...], Places], CombinedPlan] = {}
+        self._merged: dict[tuple[tuple[RulePlan, ...], Indexes], CombinedPlan] = {}
 
     def whole(self, plans: tuple[RulePlan, ...]) -> CombinedPlan | None:
         """Return one plan for a request that has several, with the limits of the first plan first.
@@ -39,41 +39,41 @@ class CombinedPlans:
         whole = None
         key_templates = [limit.key_template for plan in plans for limit in plan.limits]
         if len(set(key_templates)) == len(key_templates):
-            places: list[tuple[int, ...]] = []
+            indexes: list[tuple[int, ...]] = []
             at = 0
             for plan in plans:
-                places.append(tuple(range(at, at + len(plan.limits))))
+                indexes.append(tuple(range(at, at + len(plan.limits))))
                 at += len(plan.limits)
             applied = tuple([one for plan in plans for one in plan.applied])
-            whole = CombinedPlan(plan_of(applied), self._readings(plans, tuple(places)))
+            whole = CombinedPlan(plan_of(applied), self._readings(plans, tuple(indexes)))
         if len(self._whole) >= MAX_PLANS:
             self._whole.clear()
         self._whole[plans] = whole
         return whole
 
-    def merge(self, plans: tuple[RulePlan, ...], places: Places) -> CombinedPlan:
-        """Return one plan for a request that has several. `places` are the indexes of each plan's limits in it."""
-        merged = self._merged.get((plans, places))
+    def merge(self, plans: tuple[RulePlan, ...], indexes: Indexes) -> CombinedPlan:
+        """Return one plan for a request that has several. `indexes` are those of each plan's limits in it."""
+        merged = self._merged.get((plans, indexes))
         if merged is None:
             applied: dict[int, AppliedRule] = {}
-            for plan, own in zip(plans, places, strict=True):
-                for one, place in zip(plan.applied, own, strict=True):
-                    applied.setdefault(place, one)
+            for plan, own in zip(plans, indexes, strict=True):
+                for one, index in zip(plan.applied, own, strict=True):
+                    applied.setdefault(index, one)
             if len(self._merged) >= MAX_PLANS:
                 self._merged.clear()
-            plan = plan_of(tuple([applied[place] for place in sorted(applied)]))
-            merged = self._merged[plans, places] = CombinedPlan(plan, self._readings(plans, places))
+            plan = plan_of(tuple([applied[index] for index in sorted(applied)]))
+            merged = self._merged[plans, indexes] = CombinedPlan(plan, self._readings(plans, indexes))
         return merged
 
-    def _readings(self, plans: tuple[RulePlan, ...], places: Places) -> tuple[Reading, ...]:
-        return tuple([Reading(plan, self._states, _reader(own)) for plan, own in zip(plans, places, strict=True)])
+    def _readings(self, plans: tuple[RulePlan, ...], indexes: Indexes) -> tuple[Reading, ...]:
+        return tuple([Reading(plan, self._states, _reader(own)) for plan, own in zip(plans, indexes, strict=True)])
 
 
-def _reader(places: tuple[int, ...]) -> Callable[[Any], tuple[Outcome, ...]]:
+def _reader(indexes: tuple[int, ...]) -> Callable[[Any], tuple[Outcome, ...]]:
     """Return the function that finds the outcomes of a part in the decision on the whole."""
 
     def read(verdict: Any) -> tuple[Outcome, ...]:
         outcomes = verdict[3].outcomes
-        return tuple([outcomes[at] for at in places])
+        return tuple([outcomes[at] for at in indexes])
 
     return read

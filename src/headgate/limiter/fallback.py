@@ -48,7 +48,7 @@ class Fallback:
         for mode, template in zip(modes, plan.limits, strict=True):
             if mode == "closed" and template.enforced:
                 return self._refuse(template, "fail_closed")
-        here = [place for place, mode in enumerate(modes) if mode == "local"]
+        here = [index for index, mode in enumerate(modes) if mode == "local"]
         try:
             decision = self._locally(prepared, here)
         except StoreFull:  # no memory left to count in
@@ -63,8 +63,8 @@ class Fallback:
         """Return the decision by this node's share of the limits at these indexes; None if there are none."""
         plan, group = prepared.plan, prepared.group
         checks, parts, templates = [], [], []
-        for place in here:
-            check, template = group.checks[place], plan.limits[place]
+        for index in here:
+            check, template = group.checks[index], plan.limits[index]
             part = self.shares.of(check.quota)
             if part is not None:
                 checks.append(check)

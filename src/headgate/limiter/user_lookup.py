@@ -32,7 +32,7 @@ async def look_up_all(engine: Engine, facts: Sequence[dict[str, str]]) -> list[K
     unknown = {one["user"]: None for one, (_, user) in zip(facts, known, strict=True) if user is UNKNOWN}
     if unknown:
         users = dict(zip(unknown, await asyncio.gather(*map(directory.find_async, unknown)), strict=True))
-        for place, (one, (_, user)) in enumerate(zip(facts, known, strict=True)):
+        for index, (one, (_, user)) in enumerate(zip(facts, known, strict=True)):
             if user is UNKNOWN:
-                known[place] = KnownUser(snapshot, users[one["user"]])
+                known[index] = KnownUser(snapshot, users[one["user"]])
     return known

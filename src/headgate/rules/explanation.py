@@ -118,7 +118,7 @@ def explain_rules(
     plan, costs = whole.price(checked_cost(cost))
     known = user if isinstance(user, User) else None
     tier, source = tier_of(snapshot, facts, known)
-    applied = {one.rule.id: place for place, one in enumerate(plan.applied)}
+    applied = {one.rule.id: index for index, one in enumerate(plan.applied)}
     winners = {one.rule.group: one.rule for one in plan.applied if one.rule.group is not None}
     unpriced = {one.rule.id for one in whole.applied} - applied.keys()
     checks = checks_of(plan, plan.subjects(facts), costs)

@@ -109,8 +109,8 @@ class RulePlan(Plan):
         if self.unit_names is not None:
             self.unit_names.log_unknown(units)
 
-    def _part(self, places: Sequence[int]) -> Self:
-        return type(self)(tuple(self.applied[place] for place in places), None if places else "no_rule")
+    def _part(self, indexes: Sequence[int]) -> Self:
+        return type(self)(tuple(self.applied[index] for index in indexes), None if indexes else "no_rule")
 
     @property
     def rules(self) -> tuple[Rule, ...]:

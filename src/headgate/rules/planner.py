@@ -221,15 +221,15 @@ class Planner:
     def _plan_with_overrides(self, plan: RulePlan, overrides: _Overrides) -> RulePlan:
         """Return the plan of a user with these overrides, in place of `plan`."""
         in_force = overrides.in_force
-        own = [(place, in_force[one.rule.id]) for place, one in enumerate(plan.applied) if one.rule.id in in_force]
+        own = [(index, in_force[one.rule.id]) for index, one in enumerate(plan.applied) if one.rule.id in in_force]
         found = plan
         if own:
-            shape = (plan, *((place, one.key_template, one.quota) for place, one in own))
+            shape = (plan, *((index, one.key_template, one.quota) for index, one in own))
             known = self._with_quotas.get(shape)
             if known is None:
                 applied = list(plan.applied)
-                for place, one in own:
-                    applied[place] = applied[place]._replace(template=one.applied_to(applied[place].template))
+                for index, one in own:
+                    applied[index] = applied[index]._replace(template=one.applied_to(applied[index].template))
                 known = plan_of(tuple(applied), self.unit_names)
                 self._with_quotas.put(shape, known)
             found = known

@@ -219,10 +219,10 @@ SETTINGS: Final = "[headgate]"
 def _twice(what: str, name: str, ids: list[str]) -> Iterator[Problem]:
     if len(set(ids)) == len(ids):
         return
-    places: dict[str, list[int]] = {}
-    for place, one in enumerate(ids, start=1):
-        places.setdefault(one, []).append(place)
-    for one, found in places.items():
+    indexes: dict[str, list[int]] = {}
+    for index, one in enumerate(ids, start=1):
+        indexes.setdefault(one, []).append(index)
+    for one, found in indexes.items():
         if len(found) > 1:
             numbers = f"{', '.join(map(str, found[:-1]))} and {found[-1]}"
             yield Problem(f"{what} {one!r}", name, f"used {len(found)} times (numbers {numbers}); each needs its own")

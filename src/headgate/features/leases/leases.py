@@ -283,9 +283,9 @@ class Leases:
         with self._locked:
             self._counts.calls += counts and may_have_done(failed)
             self._counts.fetches += len(wanted)
-            for place, fetch in enumerate(wanted, start=len(asks)):
+            for index, fetch in enumerate(wanted, start=len(asks)):
                 if failed is None:
-                    self._take_slice(fetch, answers[place])
+                    self._take_slice(fetch, answers[index])
                 else:
                     self._note_lost(fetch, failed)
         if failed is not None and not isinstance(failed, StoreError):

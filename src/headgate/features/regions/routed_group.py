@@ -26,9 +26,9 @@ class RoutedGroup:
 
     group: Group
     here: Group | None = None  # the checks for our own store
-    here_places: list[int] = field(default_factory=list)
+    here_indexes: list[int] = field(default_factory=list)
     far: Group | None = None  # the checks for the central region's store
-    far_places: list[int] = field(default_factory=list)
+    far_indexes: list[int] = field(default_factory=list)
     known: dict[int, Outcome] = field(default_factory=dict)  # outcomes of checks that need no store
     quotas: dict[int, Quota] = field(default_factory=dict)  # the quotas to show to the caller
     answer: Answer | None = None
@@ -41,7 +41,7 @@ class RoutedGroup:
 
     def unasked_outcomes(self) -> dict[int, Outcome]:
         """Return allowing outcomes for the checks that the central region did not decide."""
-        return {place: unasked_outcome(self.group.checks[place]) for place in self.far_places}
+        return {index: unasked_outcome(self.group.checks[index]) for index in self.far_indexes}
 
 
 def each_answer(answer: Any, trips: Sequence[RoutedGroup]) -> Sequence[Any]:
@@ -103,9 +103,9 @@ def violation_of(trip: RoutedGroup) -> Group:
     assert trip.far is not None
     assert isinstance(trip.answer, Result)
     refusing = [
-        trip.group.checks[place]
-        for place in trip.far_places
-        if trip.answer.outcomes[place].wait_us and trip.group.checks[place].enforced
+        trip.group.checks[index]
+        for index in trip.far_indexes
+        if trip.answer.outcomes[index].wait_us and trip.group.checks[index].enforced
     ]
     check = max(refusing, key=lambda one: one.quota.window_us)
     return Group((check._replace(cost=check.quota.capacity + 1),), penalty=trip.group.penalty)

@@ -233,21 +233,21 @@ class Router:
         here: list[Check] = []
         far: list[Check] = []
         refused = False
-        for place, check in enumerate(group.checks):
+        for index, check in enumerate(group.checks):
             mode = self.spread_of(check)
             if mode == "central":
                 far.append(check)
-                trip.far_places.append(place)
+                trip.far_indexes.append(index)
                 continue
             quota = self._quota(mode, check, peek=group.peek)
             if quota is None:
-                trip.known[place] = outcome = self.nothing(mode, check)
+                trip.known[index] = outcome = self.nothing(mode, check)
                 refused = refused or (outcome.wait_us != 0 and check.enforced)
                 continue
             if mode in ("quota", "quota_auto"):
-                trip.quotas[place] = quota
+                trip.quotas[index] = quota
             here.append(check if quota is check.quota else check._replace(quota=quota))
-            trip.here_places.append(place)
+            trip.here_indexes.append(index)
         if here or group.penalty is not None or not far:
             trip.here = group._replace(checks=tuple(here), peek=group.peek or refused)
         if far and (group.peek or not refused):
@@ -275,7 +275,7 @@ class Router:
     def _first(self, trips: list[RoutedGroup]) -> Steps[None]:
         """Call our own store, and the central region for groups that are entirely its own; peeks go to both at once."""
         here = [trip for trip in trips if trip.here is not None and (trip.here.checks or trip.here.penalty)]
-        first = next((place for place, trip in enumerate(trips) if trip.waits), len(trips))
+        first = next((index for index, trip in enumerate(trips) if trip.waits), len(trips))
         far = [trip for trip in trips[:first] if trip.far is not None]  # later groups must not overtake it
         far += [trip for trip in trips[first:] if trip.far is not None and trip.group.peek]
         asks = []
@@ -299,7 +299,7 @@ class Router:
             if isinstance(one, StoreError) and trip.here is not None:
                 trip.answer = self._whole(trip, trip.unasked_outcomes())
             elif isinstance(one, Result):
-                trip.answer = self._whole(trip, dict(zip(trip.far_places, one.outcomes, strict=True)), one)
+                trip.answer = self._whole(trip, dict(zip(trip.far_indexes, one.outcomes, strict=True)), one)
             else:
                 trip.answer = name_region(one, self._central)
 
@@ -341,7 +341,7 @@ class Router:
         if not isinstance(result, Result):
             trip.answer = name_region(result, self._central)
             return False
-        trip.answer = self._whole(trip, dict(zip(trip.far_places, result.outcomes, strict=True)), result)
+        trip.answer = self._whole(trip, dict(zip(trip.far_indexes, result.outcomes, strict=True)), result)
         return not refuses(trip.far, result)
 
     def _fall_back(self, group: Group, error: StoreError) -> Result | StoreError | IdempotencyConflict:
@@ -370,17 +370,17 @@ class Router:
         outcomes = {**trip.known, **far}
         if decided is not None:
             back = trip.far is not None and elsewhere is not None and refuses(trip.far, elsewhere)
-            for place, outcome in zip(trip.here_places, decided.outcomes, strict=True):
-                check = trip.group.checks[place]
-                outcomes[place] = outcome_given_back(check, outcome) if back and not trip.group.peek else outcome
+            for index, outcome in zip(trip.here_indexes, decided.outcomes, strict=True):
+                check = trip.group.checks[index]
+                outcomes[index] = outcome_given_back(check, outcome) if back and not trip.group.peek else outcome
         now_us = decided.now_us if decided is not None else elsewhere.now_us if elsewhere else self.store_us()
         block = decided.block if decided is not None else None
         if trip.far is not None and decided is not None and elsewhere is not None:
-            for place in trip.far_places:  # another clock charged it, and must undo it
-                outcomes[place] = OutcomeAt.of(outcomes[place], elsewhere.now_us)
-        result = Result(now_us, tuple(outcomes[place] for place in range(len(trip.group.checks))), block)
+            for index in trip.far_indexes:  # another clock charged it, and must undo it
+                outcomes[index] = OutcomeAt.of(outcomes[index], elsewhere.now_us)
+        result = Result(now_us, tuple(outcomes[index] for index in range(len(trip.group.checks))), block)
         repeated = isinstance(decided, RepeatedResult) or isinstance(elsewhere, RepeatedResult)
         if trip.quotas or repeated:
             kind = RepeatedResult if repeated else SharedResult
-            return kind.of(result, tuple(trip.quotas.get(place) for place in range(len(trip.group.checks))))
+            return kind.of(result, tuple(trip.quotas.get(index) for index in range(len(trip.group.checks))))
         return result

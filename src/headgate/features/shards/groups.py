@@ -84,11 +84,11 @@ class _ShardedGroup:
         self._group = group
         key = group.idempotency
         self._searches: dict[int, ShardSearch] = {}
-        for place, check in enumerate(group.checks):
+        for index, check in enumerate(group.checks):
             if check.rule in shards:
                 # A repeated request must find the shard of the first one, whichever node it comes from.
                 home = home_of(check.subject, start) if key is None else home_of(key.key, 0)
-                self._searches[place] = ShardSearch(check, shards[check.rule], home, look=group.peek)
+                self._searches[index] = ShardSearch(check, shards[check.rule], home, look=group.peek)
         self._outcomes: dict[int, Outcome] = {}  # of the other checks
         self._round = 0
         self._shadow: ShardSearch | None = None  # checked separately, after everything else is decided
@@ -105,8 +105,8 @@ class _ShardedGroup:
             checks = tuple(check._replace(enforced=check.cost > 0) for check in self._shadow.asked)
             return Group(checks, group.peek or self.refused, key)
         checks = ()
-        for place, check in enumerate(group.checks):
-            search = self._searches.get(place)
+        for index, check in enumerate(group.checks):
+            search = self._searches.get(index)
             checks += (check,) if search is None else tuple(search.asked)
         return Group(checks, group.peek, key, group.penalty)
 
@@ -135,11 +135,11 @@ class _ShardedGroup:
             return
         given = iter(answer.outcomes)
         self.refused = False
-        for place, check in enumerate(self._group.checks):
-            search = self._searches.get(place)
+        for index, check in enumerate(self._group.checks):
+            search = self._searches.get(index)
             if search is None:
-                self._outcomes[place] = next(given)
-                wait_us = self._outcomes[place].wait_us
+                self._outcomes[index] = next(given)
+                wait_us = self._outcomes[index].wait_us
             else:
                 search.record_answers([next(given) for _ in search.layout], answer.now_us)
                 wait_us = 0 if search.fits else 1
@@ -158,5 +158,5 @@ class _ShardedGroup:
             self.answer = self._error  # what is left on the failed server is unknown
             return
         charged = not self.refused and not self._group.peek
-        outcomes = self._outcomes | {place: search.outcome(charged=charged) for place, search in self._searches.items()}
-        self.answer = self._kind(answer.now_us, tuple(outcomes[place] for place in sorted(outcomes)), answer.block)
+        outcomes = self._outcomes | {index: search.outcome(charged=charged) for index, search in self._searches.items()}
+        self.answer = self._kind(answer.now_us, tuple(outcomes[index] for index in sorted(outcomes)), answer.block)

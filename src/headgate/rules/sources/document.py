@@ -103,8 +103,8 @@ def _close_up(data: Table, location: Location) -> None:
     match location:
         case (str(), int(), "overrides", int(), *_):
             return
-        case (str(section), int(place), str(field), int()) if data[section][place] is not None:
-            holder = data[section][place]
+        case (str(section), int(index), str(field), int()) if data[section][index] is not None:
+            holder = data[section][index]
         case (str(section), str(field), int()):
             holder = data[section]
         case _:
@@ -131,9 +131,9 @@ class _DocumentReader:
             _close_up(data, location)
 
     def note(self, location: Location, problem: Problem) -> None:
-        section, place = location[0], location[1] if len(location) > 1 else 0
+        section, index = location[0], location[1] if len(location) > 1 else 0
         order = SECTIONS.index(str(section)) if section in SECTIONS else -1
-        self._problems.append((order, place if isinstance(place, int) else 0, problem))
+        self._problems.append((order, index if isinstance(index, int) else 0, problem))
 
     def sorted_problems(self) -> list[Problem]:
         """Return the problems in the order of the sections and of their entries."""
@@ -142,10 +142,10 @@ class _DocumentReader:
     def snapshot(self, data: Table, version: str) -> Snapshot | None:
         """Return the snapshot; None if there are any problems."""
         rules = self.rules(data)
-        tiers = [self._tier(entry, place) for place, entry in _entries(data, "tiers")]
+        tiers = [self._tier(entry, index) for index, entry in _entries(data, "tiers")]
         ids = {rule.id for rule in rules}
         users = self.users(data, ids)
-        exemptions = [self._exemption(entry, place) for place, entry in _entries(data, "exemptions")]
+        exemptions = [self._exemption(entry, index) for index, entry in _entries(data, "exemptions")]
         penalties = self._make(Penalties, data.get("penalties", {}), ("penalties",))
         try:
             snapshot = Snapshot(
@@ -165,18 +165,18 @@ class _DocumentReader:
         return None if self._problems else snapshot
 
     def rules(self, data: Table) -> list[Rule]:
-        return [self._rule(entry, place) for place, entry in _entries(data, "rules")]
+        return [self._rule(entry, index) for index, entry in _entries(data, "rules")]
 
     def users(self, data: Table, rules: set[str]) -> list[User]:
-        return [self._user(entry, place, rules) for place, entry in _entries(data, "users")]
+        return [self._user(entry, index, rules) for index, entry in _entries(data, "users")]
 
-    def _rule(self, entry: Table, place: int) -> Rule:
-        where = entry_name("rules", place, entry)
+    def _rule(self, entry: Table, index: int) -> Rule:
+        where = entry_name("rules", index, entry)
         quota, problems = self._quota({name: entry.pop(name) for name in _QUOTA if name in entry})
         for field, message in problems:
-            self.note(("rules", place), Problem(where, field, message))
+            self.note(("rules", index), Problem(where, field, message))
         entry["quota"] = quota
-        rule = self._make(Rule, entry, ("rules", place), where, id=where)
+        rule = self._make(Rule, entry, ("rules", index), where, id=where)
         if rule.id != entry.get("id"):
             self._nameless[f"rule {rule.id!r}"] = where
         return rule
@@ -188,28 +188,28 @@ class _DocumentReader:
             self._quotas[same] = _quota(given)
         return self._quotas[same]
 
-    def _tier(self, entry: Table, place: int) -> Tier | None:
-        where = entry_name("tiers", place, entry)
-        tier = self._make(Tier, entry, ("tiers", place), where, name="?")
+    def _tier(self, entry: Table, index: int) -> Tier | None:
+        where = entry_name("tiers", index, entry)
+        tier = self._make(Tier, entry, ("tiers", index), where, name="?")
         return tier if tier.name == entry.get("name") else None
 
-    def _user(self, entry: Table, place: int, rules: set[str]) -> User:
+    def _user(self, entry: Table, index: int, rules: set[str]) -> User:
         """Return the user of an entry. `rules` are the ids that an override may name, as far as they are known."""
         all_known = not self._nameless
-        where = entry_name("users", place, entry)
+        where = entry_name("users", index, entry)
         overrides = []
         for number, fields in enumerate(entry.pop("overrides", ())):
             if fields is None:
                 continue
             name = f"{where}: {override_name(number, fields)}"
-            override = self._make(Override, fields, ("users", place), name, rule="?", limit=1)
+            override = self._make(Override, fields, ("users", index), name, rule="?", limit=1)
             if override.rule == fields.get("rule") and (all_known or override.rule in rules):
                 overrides.append(override)
-        return self._make(User, {**entry, "overrides": overrides}, ("users", place), where, id=where)
+        return self._make(User, {**entry, "overrides": overrides}, ("users", index), where, id=where)
 
-    def _exemption(self, entry: Table, place: int) -> Exemption:
-        where = entry_name("exemptions", place, entry)
-        return self._make(Exemption, entry, ("exemptions", place), where, type="user", value="::1")
+    def _exemption(self, entry: Table, index: int) -> Exemption:
+        where = entry_name("exemptions", index, entry)
+        return self._make(Exemption, entry, ("exemptions", index), where, type="user", value="::1")
 
     def _make(self, kind: Callable[..., T], fields: Table, location: Location, where: str = "", **stand_ins: Any) -> T:
         """Build one object. Invalid fields are noted, and replaced by a stand-in or the default."""
@@ -224,7 +224,7 @@ class _DocumentReader:
 
 def _entries(data: Table, section: str) -> list[tuple[int, Table]]:
     """Return the entries of a section that are tables, with their indexes."""
-    return [(place, entry) for place, entry in enumerate(data.get(section, ())) if entry is not None]
+    return [(index, entry) for index, entry in enumerate(data.get(section, ())) if entry is not None]
 
 
 def _quota(given: Mapping[str, Any]) -> tuple[Quota, list[tuple[str, str]]]:

@@ -144,25 +144,25 @@ def mistakes(data: Mapping[str, Any]) -> list[tuple[Location, Problem]]:
         details = error.errors(include_url=False, include_context=False)
         found = [(detail["loc"], _problem(detail, data)) for detail in details]
     rules = data.get("rules")
-    for place, entry in enumerate(rules if isinstance(rules, list) else ()):
+    for index, entry in enumerate(rules if isinstance(rules, list) else ()):
         if isinstance(entry, Mapping) and "window" not in entry and entry.get("algorithm") != CONCURRENCY:
             found.append(
-                (("rules", place, "window"), Problem(entry_name("rules", place, entry), "window", "is missing"))
+                (("rules", index, "window"), Problem(entry_name("rules", index, entry), "window", "is missing"))
             )
     return found
 
 
-def entry_name(section: str, place: int, entry: Any) -> str:
+def entry_name(section: str, index: int, entry: Any) -> str:
     """Return the name of a list entry for messages: its id if it has one, else its number, from 1."""
     what, key, _ = _ENTRIES[section]
     name = entry.get(key) if isinstance(entry, Mapping) else None
-    return f"{what} {name!r}" if isinstance(name, str) and name else f"{what} {place + 1}"
+    return f"{what} {name!r}" if isinstance(name, str) and name else f"{what} {index + 1}"
 
 
-def override_name(place: int, override: Any) -> str:
+def override_name(index: int, override: Any) -> str:
     """Return the name of a user's override for messages."""
     rule = override.get("rule") if isinstance(override, Mapping) else None
-    return f"override of rule {rule!r}" if isinstance(rule, str) and rule else f"override {place + 1}"
+    return f"override of rule {rule!r}" if isinstance(rule, str) and rule else f"override {index + 1}"
 
 
 def _problem(detail: ErrorDetails, data: Mapping[str, Any]) -> Problem:
@@ -197,12 +197,12 @@ def _describe_location(location: Location, data: Mapping[str, Any]) -> tuple[str
         return f"[{section}]", str(rest[0]), _TABLES[str(section)]
     if section not in _ENTRIES or not rest:
         return "", str(section), Document
-    place, *rest = rest
-    entry = data[str(section)][place]
-    where, table = entry_name(str(section), int(place), entry), _ENTRIES[str(section)][2]
+    index, *rest = rest
+    entry = data[str(section)][index]
+    where, table = entry_name(str(section), int(index), entry), _ENTRIES[str(section)][2]
     if len(rest) > 1 and rest[0] == "overrides":
-        place, *rest = rest[1:]
-        where += ": " + override_name(int(place), entry["overrides"][place])
+        index, *rest = rest[1:]
+        where += ": " + override_name(int(index), entry["overrides"][index])
         table = OverrideTable
     return where, str(rest[0]) if rest else "", table
 

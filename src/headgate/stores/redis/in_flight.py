@@ -82,7 +82,7 @@ class InFlight:
         self.connection = connection
         self.calls = calls
         self.began = began  # by the process clock
-        self._expected = deque((call, place) for call in calls for place in range(len(call.commands)))
+        self._expected = deque((call, index) for call in calls for index in range(len(call.commands)))
         self._unknown: list[tuple[ThreadCall, int]] = []  # commands whose scripts the server does not know
         self._may_be_unknown = len(self._expected)  # upper bound of their number; falls each time
         self._is_asked = False  # whether the reply to ASKING was read
@@ -105,8 +105,8 @@ class InFlight:
         longer = max(0.0, deadline - now)
         while True:
             while self._expected:
-                call, place = self._expected[0]
-                command = call.commands[place]
+                call, index = self._expected[0]
+                command = call.commands[index]
                 if command.asking and not self._is_asked:
                     self.connection.receive(deadline)
                     self._is_asked = True
@@ -114,9 +114,9 @@ class InFlight:
                 self._expected.popleft()
                 self._is_asked = False
                 if isinstance(reply, NoScriptError) and len(self._unknown) < self._may_be_unknown:
-                    self._unknown.append((call, place))
+                    self._unknown.append((call, index))
                     continue
-                call.replies[place] = reply
+                call.replies[index] = reply
                 call.missing -= 1
                 if not call.missing:
                     call.wake()
@@ -127,7 +127,7 @@ class InFlight:
             deadline += longer
             for call, _ in again:
                 call.deadline += longer
-            self.connection.send(pack((call.commands[place] for call, place in again), set()), deadline)
+            self.connection.send(pack((call.commands[index] for call, index in again), set()), deadline)
             self._expected.extend(again)
 
     def fail(self, error: StoreError) -> None:

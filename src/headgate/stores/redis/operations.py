@@ -180,17 +180,17 @@ class RedisOperations:
     def _adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check]) -> Steps[list[int]]:
         now_us = self._now_us()
         changes: list[tuple[int, Charge | Check]] = list(enumerate((*refunds, *surcharges)))
-        steps, places = [], []
+        steps, indexes = [], []
         for slot, some in self._by_slot(changes, lambda change: slot_of_check(_check_of(change[1]))):
             back = [one for _, one in some if isinstance(one, Charge)]
             more = [one for _, one in some if isinstance(one, Check)]
             steps.append(SlotStep(slot, command=reservations.encode_adjust(back, more, now_us, self._prefix)))
-            places.append([place for place, one in some if isinstance(one, Charge)])
+            indexes.append([index for index, one in some if isinstance(one, Charge)])
         given = [0] * len(refunds)
         try:
-            for replied, places_of_one in zip((yield steps) if steps else (), places, strict=True):
-                for place, units in zip(places_of_one, unwrap(replied), strict=True):
-                    given[place] = units
+            for replied, places_of_one in zip((yield steps) if steps else (), indexes, strict=True):
+                for index, units in zip(places_of_one, unwrap(replied), strict=True):
+                    given[index] = units
         finally:
             self.denials.drop([*(charge.check for charge in refunds), *surcharges])
         return given
@@ -235,15 +235,15 @@ class RedisOperations:
         decode: Callable[[Sequence[T], Any], list[U]],
     ) -> Steps[list[U]]:
         """Return an answer for each item, in order. Raises the first `StoreError`."""
-        places = range(len(things))
-        by_slot = list(self._by_slot(places, lambda place: slot_of_thing(things[place])))
-        some = [[things[place] for place in those] for _, those in by_slot]
+        indexes = range(len(things))
+        by_slot = list(self._by_slot(indexes, lambda index: slot_of_thing(things[index])))
+        some = [[things[index] for index in those] for _, those in by_slot]
         steps = [SlotStep(slot, command=encode(those)) for (slot, _), those in zip(by_slot, some, strict=True)]
         replies = (yield steps) if steps else []
         found: dict[int, U] = {}
         for (_, those), own, reply in zip(by_slot, some, replies, strict=True):
             found.update(zip(those, decode(own, unwrap(reply)), strict=True))
-        return [found[place] for place in places]
+        return [found[index] for index in indexes]
 
     def _by_slot(self, things: Sequence[T], slot_of_thing: Callable[[T], int]) -> Iterator[tuple[int, Sequence[T]]]:
         """Yield items in order, those of one slot together."""

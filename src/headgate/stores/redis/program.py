@@ -30,7 +30,7 @@ class PlanBatch(NamedTuple):
     """Requests of one plan that are decided together."""
 
     decided: list[Decision | StoreError | None]  # by index; None: not decided yet
-    places: list[int]  # indexes of requests to send
+    indexes: list[int]  # indexes of requests to send
     sent: list[EncodedRequest]
 
 
@@ -93,7 +93,7 @@ class PlanProgram:
             keys = self.keys(subjects)
             decision = self.known_denial(keys, subjects, costs) if self._denials.known else None
             if decision is None:
-                batch.places.append(at)
+                batch.indexes.append(at)
                 batch.sent.append(EncodedRequest(keys, costs))
             else:
                 batch.decided[at] = decision
@@ -110,12 +110,12 @@ class PlanProgram:
     ) -> None:
         """Store the answers to requests of a batch, from `start` on, at their indexes."""
         if isinstance(answer, StoreError):  # later requests were not sent
-            for at in batch.places[start:]:
+            for at in batch.indexes[start:]:
                 batch.decided[at] = answer
             return
-        for place, (now_us, figures) in enumerate(answer, start):
-            at = batch.places[place]
-            keys, (subjects, costs) = batch.sent[place].keys, requests[at]
+        for index, (now_us, figures) in enumerate(answer, start):
+            at = batch.indexes[index]
+            keys, (subjects, costs) = batch.sent[index].keys, requests[at]
             batch.decided[at] = self.decision(now_us, figures, keys, subjects, costs, asked_us, epoch)
 
     def encode(self, subjects: Subjects, costs: Costs, peek: bool, extras: Extras | None) -> Encoded:

@@ -37,7 +37,7 @@ class SlotPart(NamedTuple):
     """The part of a group in one slot."""
 
     slot: int
-    places: tuple[int, ...]  # indexes of its checks in the group
+    indexes: tuple[int, ...]  # indexes of its checks in the group
     group: Group
 
 
@@ -86,11 +86,11 @@ class SlotPlanner:
         if self._slotted:
             return (yield from _together([self._decide(group) for group in run]))
         collector, encoded = Collector(), [self._encoder.group(group) for group in run]
-        places = [collector.add(step_of(0, one)) for one in encoded]
+        indexes = [collector.add(step_of(0, one)) for one in encoded]
         answers = yield collector.steps
         return [
-            _read(group, one.template, _part_of(answers[at], place))
-            for group, one, (at, place) in zip(run, encoded, places, strict=True)
+            _read(group, one.template, _part_of(answers[at], index))
+            for group, one, (at, index) in zip(run, encoded, indexes, strict=True)
         ]
 
     def rest(self, decided: Sequence[Answer], left: int) -> list[Answer]:
@@ -101,17 +101,17 @@ class SlotPlanner:
         """Divide a group by slots. The client's slot comes first, with the penalty: a blocked client is not charged."""
         if len(group.checks) == 1 and group.penalty is None:  # the common case
             return [SlotPart(slot_of_check(group.checks[0]), (0,), group)]
-        places: dict[int, list[int]] = {}
+        indexes: dict[int, list[int]] = {}
         if group.penalty is not None:
-            places[slot_of_client(group.penalty.client)] = []
-        for place, check in enumerate(group.checks):
-            places.setdefault(slot_of_check(check), []).append(place)
-        if len(places) == 1:
-            ((slot, all_of_them),) = places.items()
+            indexes[slot_of_client(group.penalty.client)] = []
+        for index, check in enumerate(group.checks):
+            indexes.setdefault(slot_of_check(check), []).append(index)
+        if len(indexes) == 1:
+            ((slot, all_of_them),) = indexes.items()
             return [SlotPart(slot, tuple(all_of_them), group)]
         penalty, parts = group.penalty, []
-        for slot, some in places.items():
-            checks = tuple(group.checks[place] for place in some)
+        for slot, some in indexes.items():
+            checks = tuple(group.checks[index] for index in some)
             parts.append(SlotPart(slot, tuple(some), Group(checks, group.peek, None, penalty)))
             penalty = None
         return parts or [SlotPart(0, (), group)]
@@ -232,12 +232,12 @@ class SlotPlanner:
             steps.append(step_of(part.slot, peeked))
         answers = (yield steps) if steps else []
         looked: list[Result] = []
-        for place, part in enumerate(parts):
-            if place == len(before):
+        for index, part in enumerate(parts):
+            if index == len(before):
                 looked.append(refused)
                 continue
-            at = place if place < len(before) else place - 1
-            known = before[place] if place < len(before) else None
+            at = index if index < len(before) else index - 1
+            known = before[index] if index < len(before) else None
             looked.append(_result_of_part(part, steps[at].template, answers[at], known))
         outcomes = _merge(parts, looked)
         block = refused.block
@@ -289,25 +289,25 @@ def _together(plans: Sequence[Steps[Answer]]) -> Steps[list[Answer]]:
         advance(plan, None)
     while wanted:
         collector = Collector()
-        places: list[tuple[int, int, int | None]] = []  # of each wanted step: its plan, its step, and its index there
+        indexes: list[tuple[int, int, int | None]] = []  # of each wanted step: its plan, its step, and its index there
         for plan, steps in wanted.items():
             for step in steps:
                 if step.command is None:
-                    places.append((plan, *collector.add(step)))
+                    indexes.append((plan, *collector.add(step)))
                 else:
-                    places.append((plan, collector.add_command(step), None))
+                    indexes.append((plan, collector.add_command(step), None))
         answers = (yield collector.steps) if collector.steps else []
         by_plan: dict[int, list[Any]] = {plan: [] for plan in wanted}
-        for plan, at, place in places:
-            by_plan[plan].append(answers[at] if place is None else _part_of(answers[at], place))
+        for plan, at, index in indexes:
+            by_plan[plan].append(answers[at] if index is None else _part_of(answers[at], index))
         for plan, own in by_plan.items():
             advance(plan, own)
     return [results[plan] for plan in range(len(plans))]
 
 
-def _part_of(answer: list[Figures | StoreError] | StoreError, place: int) -> Figures | StoreError:
+def _part_of(answer: list[Figures | StoreError] | StoreError, index: int) -> Figures | StoreError:
     """Return the answer to one request of a step."""
-    return answer if isinstance(answer, StoreError) else answer[place]
+    return answer if isinstance(answer, StoreError) else answer[index]
 
 
 def _read(group: Group, template: CommandTemplate, answer: Figures | StoreError) -> Answer:
@@ -332,9 +332,9 @@ def _merge(parts: Sequence[SlotPart], results: Sequence[Result]) -> tuple[Outcom
     outcomes: dict[int, Outcome] = {}
     now_us = results[0].now_us
     for part, result in zip(parts, results, strict=True):
-        for place, outcome in zip(part.places, result.outcomes, strict=True):
-            outcomes[place] = outcome if result.now_us == now_us else OutcomeAt.of(outcome, result.now_us)
-    return tuple(outcomes[place] for place in sorted(outcomes))
+        for index, outcome in zip(part.indexes, result.outcomes, strict=True):
+            outcomes[index] = outcome if result.now_us == now_us else OutcomeAt.of(outcome, result.now_us)
+    return tuple(outcomes[index] for index in sorted(outcomes))
 
 
 def _charges_of(part: SlotPart, result: Result) -> list[tuple[int, int]]:

@@ -43,7 +43,7 @@ CLOSING_SECONDS: Final = 0.005  # the least time for a step that undoes somethin
 class _PendingStep(NamedTuple):
     """A step that has no answer yet."""
 
-    place: int  # index of the answer
+    answer_index: int
     step: SlotStep
     part: int | None = None  # index in the answer, which is a list: the step is one group of several
     node: ServerNode | None = None  # None: the server of its slot
@@ -245,7 +245,7 @@ class RedisStore(RedisOperations):
     def _take_all(self, steps: list[SlotStep], deadline: float) -> list[Any]:
         """Take steps at the same time, and return their answers."""
         answers: list[Any] = [None] * len(steps)
-        pending = [_PendingStep(place, step) for place, step in enumerate(steps)]
+        pending = [_PendingStep(index, step) for index, step in enumerate(steps)]
         if any(step.closing for step in steps):
             deadline = max(deadline, PROCESS.read() + CLOSING_SECONDS)
         while pending:
@@ -263,7 +263,7 @@ class RedisStore(RedisOperations):
         for one_step in pending:
             node = one_step.node or self._only or self._serving(one_step.step.slot, deadline)
             if node is None:
-                answers[one_step.place] = self._topology.unknown_error()
+                answers[one_step.answer_index] = self._topology.unknown_error()
             else:
                 by_node.setdefault(node, []).append(one_step)
         under_way: list[tuple[ServerNode, list[_PendingStep], ThreadCall]] = []
@@ -322,7 +322,7 @@ class RedisStore(RedisOperations):
                 more = self._elsewhere(node, one_step, answer, deadline)
                 if more:
                     if len(more) > 1:
-                        answers[one_step.place] = [None] * len(more)
+                        answers[one_step.answer_index] = [None] * len(more)
                     again += more
                     continue
             elif step.template is not None:
@@ -331,9 +331,9 @@ class RedisStore(RedisOperations):
                 except (LookupError, TypeError, ValueError):
                     answer = _fault_of(reply, self._options.timeout)
             if one_step.part is None:
-                answers[one_step.place] = answer
+                answers[one_step.answer_index] = answer
             else:
-                answers[one_step.place][one_step.part] = answer if isinstance(answer, StoreError) else answer[0]
+                answers[one_step.answer_index][one_step.part] = answer if isinstance(answer, StoreError) else answer[0]
         return again
 
     def _elsewhere(
