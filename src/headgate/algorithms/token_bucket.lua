@@ -15,7 +15,7 @@ do
     return burst, 0
   end
 
-  -- Returns the time until missing more tokens are there; part of the next one already is.
+  -- Returns the time until missing tokens have been added, given that part of the next one already has.
   local function until_(missing, part, quota)
     if missing == 0 then return 0 end
     if missing > quota.burst and missing / quota.limit * quota.window >= LONGEST then return LONGEST end

@@ -58,7 +58,7 @@ def _tokens_now(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
 
 
 def _until(missing: int, part: int, quota: Quota) -> int:
-    """Return the time until `missing` more tokens are there; `part` of the next one already is."""
+    """Return the time until `missing` tokens have been added, given that `part` of the next one already has."""
     if missing > quota.burst and missing / quota.limit * quota.window_us >= LONGEST:
         return LONGEST
     return -((missing * quota.window_us - part) // -quota.limit) if missing else 0

@@ -19,7 +19,7 @@ _SEQUENCE = count()  # distinguishes the ids of decisions made at the same micro
 
 
 class Decision:
-    """Whether a request may pass, and the figures of the limit that binds it. Truthy when allowed.
+    """The decision on a request, with the figures of the limit that binds it. Truthy when allowed.
 
     For a refused request, the binding limit is the one with the longest wait; for an allowed request, the one with the
     least remaining. Example for `100/minute`: after 30 requests, `limit=100, remaining=70, retry_after=0.0`. After 100

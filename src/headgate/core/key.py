@@ -83,7 +83,7 @@ def penalty_keys(fact: str, name: str) -> tuple[str, str]:
 def escape(text: str) -> str:
     """Return `text` in characters that are safe in a key: unique per text, and at most 128 characters long.
 
-    A longer result is replaced by `#` and a 256-bit hash. Escaped text never contains `#`.
+    A longer result is replaced by `#` and a 256-bit hash. Percent-encoded text never contains `#`.
     """
     if _SAFE(text):
         return text

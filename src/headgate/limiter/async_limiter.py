@@ -155,7 +155,7 @@ class AsyncLimiter(AsyncChecks):
         return AsyncReservation(self, name, decision, cost, recorded=recorded, facts=texts, ttl=ttl)
 
     async def settle(self, reservation_id: str, cost: Cost) -> Settlement:
-        """Charge the actual cost of a reservation: refund what was reserved too much, or charge the rest.
+        """Charge the actual cost of a reservation: refund the excess, or charge the rest.
 
         The rest is charged even if it does not fit, because the client has used it: later requests wait for it. Only
         the first call for an id, from any process, has an effect; the settlement says whether this call had. If the

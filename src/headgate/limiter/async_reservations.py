@@ -66,7 +66,7 @@ class AsyncReservation(ReservationState):
         return self._add_extension(await self._limiter.reserve(cost=more, ttl=self._ttl, **self._facts))
 
     async def settle(self, cost: Cost | None = None, /, **units: int) -> Settlement:
-        """Charge the actual cost: refund what was reserved too much, or charge the rest.
+        """Charge the actual cost: refund the excess, or charge the rest.
 
         You can name units: `settle(tokens=3_200)`. A unit that is not named cost what was reserved. Only the first
         settlement has an effect. If the store cannot be reached, this logs a warning, and the settlement says so.
@@ -187,7 +187,7 @@ class AsyncReservations:
     async def _write_charged(
         self, store: AsyncReservingStore, name: str, decision: Decision, record: Record | None, lives_us: int, due: Due
     ) -> None:
-        """Replace a pending record by one with what was charged. If nothing was, take it out."""
+        """Replace a pending record by one with the charges. If nothing was charged, remove the record."""
         try:
             if record is not None:
                 await store.renew(name, record.encode(), lives_us)

@@ -16,7 +16,7 @@ log = logging.getLogger("headgate")
 
 
 class Outage:
-    """Whether the store has an outage.
+    """The outage of a store, while it lasts.
 
     When one of a store's servers is down, some checks fail and others do not. So a recurring outage ends only when
     nothing has failed for a second.

@@ -118,7 +118,7 @@ class ReservationState:
 
 
 class Due:
-    """When to look for expired reservations, by the limiter's clock. The store decides by its own clock."""
+    """The time to look for expired reservations, by the limiter's clock. The store decides by its own clock."""
 
     __slots__ = ("_looked_us", "at_us")
 
@@ -272,7 +272,7 @@ def log_unrenewed(error: StoreError, reservation_id: str) -> None:
 
 
 def nothing_to_settle(cost: Cost) -> Settlement:
-    """There is nothing to settle."""
+    """Return the settlement of a reservation that has nothing to settle."""
     return Settlement("unrecorded", cost)
 
 

@@ -208,7 +208,7 @@ def log_unreleased(error: StoreError) -> bool:
 
 
 class SlotWait:
-    """How long to wait between attempts to get a slot. Pure."""
+    """The waits between attempts to get a slot. Pure."""
 
     def __init__(self, clock: Clock, wait: float) -> None:
         if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:

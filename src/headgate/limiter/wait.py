@@ -8,7 +8,7 @@ from headgate.errors import InvalidCheck
 
 
 class Wait:
-    """How long to sleep between the attempts of `wait`."""
+    """The sleeps between the attempts of `wait`."""
 
     def __init__(self, clock: Clock, timeout: float | None) -> None:
         if timeout is not None and (

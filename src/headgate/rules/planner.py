@@ -160,7 +160,7 @@ class Planner:
         return plan if plan.applied else self._unmatched(facts, shape, shelves)
 
     def _unmatched(self, facts: Facts, shape: Shape, shelves: tuple[Shelf, ...]) -> RulePlan:
-        """The plan of a request to which no rule applies. Each set of facts has its own, so that each is logged."""
+        """Return the plan of a request to which no rule applies. Each set of facts has its own, to be logged once."""
         named = (*shape, frozenset(facts))
         plan = self._plans.get(named)
         if plan is None:

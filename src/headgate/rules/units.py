@@ -22,7 +22,7 @@ log = logging.getLogger("headgate")
 class UnitNames:
     """The units that rules count. Logs each other unit once, even if the rules change.
 
-    `previous` is the one of the rules before, if there were any.
+    `previous` belongs to the rules before, if there were any.
     """
 
     __slots__ = ("_counted", "_logged")

@@ -15,7 +15,7 @@ log = logging.getLogger("headgate")
 class UnmatchedRequests:
     """Plans requests to which no rule applies, and logs each of their shapes once, even if the rules change.
 
-    `previous` is the one of the rules before, if there were any.
+    `previous` belongs to the rules before, if there were any.
     """
 
     def __init__(self, unmatched: Literal["allow", "refuse"], previous: UnmatchedRequests | None = None) -> None:

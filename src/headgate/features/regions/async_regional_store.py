@@ -166,7 +166,7 @@ class AsyncRegionalStore:
             await self._do(duty)
 
     async def close(self) -> None:
-        """Stop background work, and close the other regions' stores. The owner of our own store closes that one."""
+        """Stop background work, and close the other regions' stores. The owner of our own store closes it."""
         await self._workers.close()
         for store in self._opened:
             await store.close()

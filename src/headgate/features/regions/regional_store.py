@@ -163,7 +163,7 @@ class RegionalStore:
             self._do(duty)
 
     def close(self) -> None:
-        """Stop background work, and close the other regions' stores. The owner of our own store closes that one."""
+        """Stop background work, and close the other regions' stores. The owner of our own store closes it."""
         self._workers.close()
         for store in self._opened:
             store.close()

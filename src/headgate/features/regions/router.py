@@ -216,7 +216,7 @@ class Router:
         )
 
     def reset_after_fork(self) -> None:
-        """Make new locks in a forked child: the threads that held the old ones are not there. Shares stay valid."""
+        """Make new locks in a forked child, which lacks the threads that held the old ones. Shares stay valid."""
         self.shares.reset_after_fork()
         self.counts.reset_after_fork()
 

@@ -70,7 +70,7 @@ def fault(error: Exception, timeout: float, *, sent: bool = True) -> StoreError:
 
 
 class Redirect(NamedTuple):
-    """Where to send a call that was not executed."""
+    """The next destination of a call that was not executed."""
 
     address: Address | None = None  # None: the server of its slot
     asking: bool = False  # that server is importing the slot, and serves it once

@@ -1,4 +1,4 @@
-"""How to reach Redis: parses a store's URL, and Headgate's own options in it."""
+"""Parse a store's URL: how to reach Redis, and Headgate's own options."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RedisOptions(NamedTuple):
 
 
 class ConnectionParams(NamedTuple):
-    """How to connect to a server."""
+    """The parameters of connections to a server."""
 
     kind: type[Any] | None  # redis-py's connection class, if it is not the plain one
     arguments: dict[str, Any]  # arguments of that class

@@ -1,4 +1,4 @@
-"""What Sentinels report about a master, and which server to trust. Pure; no I/O."""
+"""Reports of Sentinels about a master, and the choice of the server to trust. Pure; no I/O."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ RECENT_SECONDS: Final = 1.0  # for which callers wait for the end of an outage
 
 
 class ClusterOutage:
-    """Whether an outage of a whole cluster is recent: then callers wait for its end, within their deadlines.
+    """An outage of a whole cluster. While it is recent, callers wait for its end, within their deadlines.
 
     With `cluster-require-full-coverage yes`, every server refuses all keys while a failed server's slots have no owner,
     until a replica takes over. That is usually brief; if not, callers should not wait.
