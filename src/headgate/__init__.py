@@ -6,7 +6,7 @@
     if limiter.check("alice"):
         ...
 
-Importing this, and using a limiter in memory, imports nothing but the standard library.
+Importing this, and using a limiter in memory, imports only the standard library.
 """
 
 from importlib import import_module

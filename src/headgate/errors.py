@@ -1,23 +1,23 @@
 """Every exception that Headgate raises on purpose.
 
 HeadgateError
-├── InvalidQuota          (ValueError)   a notation or a figure that makes no quota
+├── InvalidQuota          (ValueError)   a notation or a value that is not a valid quota
 ├── InvalidRule           (ValueError)   rules that cannot be applied; lists every problem with them
 ├── InvalidSettings       (ValueError)   settings that the service cannot run with; lists every problem
-├── InvalidCheck          (ValueError)   a check whose subject, cost or key makes no sense
+├── InvalidCheck          (ValueError)   a check with an invalid subject, cost or key
 │   └── IdempotencyConflict              one idempotency key, two different requests
 ├── RateLimited                          a decorated function was refused; carries the decision
-├── StoreError                           the store could not decide; the failure policy takes over
+├── StoreError                           the store failed; the failure mode decides
 │   ├── StoreTimeout                     no answer within the deadline: it may or may not have been charged
-│   ├── StoreUnavailable                 not reached, broken off, or answered with an error
-│   └── StoreFull                        a store with no key that it may forget, or no memory
-├── DatabaseError                        the rules' database answered with an error; the driver's is its cause
+│   ├── StoreUnavailable                 not reached, disconnected, or answered with an error
+│   └── StoreFull                        a store that can evict no key, or has no memory
+├── DatabaseError                        the rules' database failed; the driver's error is the cause
 │   └── DatabaseUnavailable              it was not reached, or the connection broke
-├── ChangeConflict                       what was to be changed is no longer what the caller has seen
-├── NotFound              (LookupError)  there is no rule, tier, user … of that name in the database
-└── AccessError                          a caller of the service may not do what they asked for
+├── ChangeConflict                       another change came first, or the change is not possible here
+├── NotFound              (LookupError)  the database has no rule, tier, user … with that name
+└── AccessError                          a caller of the service may not do this
     ├── Unauthenticated                  no token, or one that is unknown, expired or revoked
-    └── Forbidden                        the token is good, but not for this
+    └── Forbidden                        the token is valid, but not for this
 
 A refusal is a value (`Decision`), not an exception: only faults raise.
 """
@@ -36,16 +36,16 @@ class HeadgateError(Exception):
 
 
 class InvalidQuota(HeadgateError, ValueError):
-    """A notation string or a figure that makes no quota."""
+    """A notation string or a value that is not a valid quota."""
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with rules. As text: `rules.toml: rule 'search': limit: must be …`."""
+    """One problem with rules. As text: `rules.toml: rule 'search': limit: must be …`."""
 
-    where: str  # "rule 'search'", "user 'alice'", "[headgate]"; empty when it concerns all of them
-    field: str  # empty when it concerns no single field
+    where: str  # "rule 'search'", "user 'alice'", "[headgate]"; empty if it concerns all of them
+    field: str  # empty if it concerns no single field
     message: str  # what is wrong, and with which value
-    file: str = ""  # empty when the rules did not come from a file
+    file: str = ""  # empty if the rules are not from a file
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.file, self.where, self.field, self.message) if part)
@@ -54,7 +54,7 @@ class Problem(NamedTuple):
 class InvalidRule(HeadgateError, ValueError):
     """A rule, or a set of rules, that cannot be applied.
 
-    `problems` lists everything that is wrong, not only what was found first; as text, one line for each.
+    `problems` lists all problems, not only the first; as text, one line for each.
     """
 
     def __init__(self, *problems: Problem | str) -> None:
@@ -71,7 +71,7 @@ class InvalidSettings(HeadgateError, ValueError):
 
 
 class InvalidCheck(HeadgateError, ValueError):
-    """A check whose subject, cost or idempotency key makes no sense. Nothing was charged."""
+    """A check with an invalid subject, cost or idempotency key. Nothing was charged."""
 
 
 class IdempotencyConflict(InvalidCheck):
@@ -89,7 +89,7 @@ class IdempotencyConflict(InvalidCheck):
 class RateLimited(HeadgateError):
     """A function decorated with `limit` was not called, because a limit refused it.
 
-    `decision` says which limit, and when to try again.
+    `decision` has the limit, and when to try again.
     """
 
     def __init__(self, decision: Decision) -> None:
@@ -107,24 +107,24 @@ class RateLimited(HeadgateError):
 
 
 class StoreError(HeadgateError):
-    """The store could not decide. The limiter turns this into a decision by the rules' failure modes."""
+    """The store failed. The limiter then decides by the rules' failure modes."""
 
 
 class StoreTimeout(StoreError):
     """The store did not answer within the deadline. The check may or may not have been charged.
 
-    `charge_later` is there when it was not even sent: calling it makes the store charge the check later, if it
-    fits, as soon as the store answers. For callers that admit the request without the store.
+    `charge_later` is set if the check was not even sent. Callers that allow the request without the store can call it:
+    the store then charges the check, if it fits, as soon as it answers.
     """
 
     charge_later: Callable[[], None] | None = None
 
 
 class StoreUnavailable(StoreError):
-    """The store was not reached, or answered with an error: nothing was charged. Or the connection broke off while a
-    check was under way: then it may or may not have been.
+    """The store was not reached, or answered with an error: nothing was charged. Or the connection broke during a
+    check: then it may or may not have been charged.
 
-    `sent` is False when it is sure that nothing was executed.
+    `sent` is False if it is certain that nothing was executed.
     """
 
     def __init__(self, message: str, *, sent: bool = True) -> None:
@@ -133,13 +133,11 @@ class StoreUnavailable(StoreError):
 
 
 class StoreFull(StoreError):
-    """A store has no room: every key of a bounded store is limiting a client right now, or a server is out of
-    memory.
-    """
+    """A store has no room: every key of a bounded store is limiting a client now, or a server is out of memory."""
 
 
 class DatabaseError(HeadgateError):
-    """The rules' database could not do what it was asked. The driver's error is the cause."""
+    """The rules' database failed. The driver's error is the cause."""
 
 
 class DatabaseUnavailable(DatabaseError):
@@ -151,18 +149,17 @@ class ChangeConflict(HeadgateError):
 
 
 class NotFound(HeadgateError, LookupError):
-    """There is no rule, tier, user, override or exemption of that name. Nothing was changed."""
+    """There is no rule, tier, user, override or exemption with that name. Nothing was changed."""
 
 
 class AccessError(HeadgateError):
-    """A caller of the service may not do what they asked for. Nothing was done."""
+    """A caller of the service may not do this. Nothing was done."""
 
 
 class Unauthenticated(AccessError):
     """The caller has no token, or one that is unknown, expired or revoked.
 
-    `reason` is which of these: `missing`, `unknown`, `expired` or `revoked`. `token` is the name of the token, if it
-    has one.
+    `reason` is one of `missing`, `unknown`, `expired` and `revoked`. `token` is the token's name, if it has one.
     """
 
     def __init__(
@@ -178,4 +175,4 @@ class Unauthenticated(AccessError):
 
 
 class Forbidden(AccessError):
-    """The caller's token is good, but its role or its scopes do not cover what they asked for."""
+    """The caller's token is valid, but its role or scopes do not cover the request."""

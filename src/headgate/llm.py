@@ -1,4 +1,4 @@
-"""What calls of language models cost: estimated from the request, and known from the `usage` of the response.
+"""The cost of language model calls: estimated from the request, and known from the response's `usage`.
 
     models = Models({"gpt-4o": Price(input=2.5, output=10, cached_input=1.25)})
     reservation = limiter.reserve(user="alice", cost={"requests": 1, **models.estimate(request)})
@@ -6,7 +6,7 @@
     reservation.settle(models.cost(response["usage"], response["model"]))
 
 Requests and responses are those of OpenAI's and Anthropic's APIs, as dictionaries or as objects of their libraries.
-Nothing is imported from these, and no price is known here: prices change, and you know yours.
+This module imports neither, and knows no prices: they change, and you know yours.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any, Final, NamedTuple
 
 from headgate.errors import InvalidCheck
 
-ANY: Final = "*"  # the name under which a price or a weight is that of all other models
+ANY: Final = "*"  # the name for the price or weight of all other models
 CHARACTERS_PER_TOKEN: Final = 4
-TOKENS_PER_MESSAGE: Final = 4  # what a message takes besides its text
-_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")  # of a request's output
+TOKENS_PER_MESSAGE: Final = 4  # of a message besides its text
+_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")  # fields that limit a request's output
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of a model in USD per million tokens, which is millionths of a dollar per token.
+    """The price of a model in USD per million tokens, that is in millionths of a dollar per token.
 
-    The price of cached input, and of input written to a cache, defaults to that of input.
+    The prices of cached input, and of input written to a cache, default to the price of input.
     """
 
     input: float
@@ -37,7 +37,7 @@ class Price:
     cache_write: float | None = None
 
     def usd_micros(self, usage: Usage) -> int:
-        """Return what a call cost, in millionths of a dollar, rounded up."""
+        """Return the cost of a call in millionths of a dollar, rounded up."""
         parts = (
             (usage.input, self.input),
             (usage.cached, self.input if self.cached_input is None else self.cached_input),
@@ -49,11 +49,11 @@ class Price:
 
 
 class Usage(NamedTuple):
-    """The tokens of a call; each is counted in one of them."""
+    """The tokens of a call; each counts in one field only."""
 
     input: int = 0  # neither read from a cache nor written to one
-    cached: int = 0  # input that was read from a cache
-    written: int = 0  # input that was written to a cache
+    cached: int = 0  # input read from a cache
+    written: int = 0  # input written to a cache
     output: int = 0
 
     @classmethod
@@ -72,11 +72,11 @@ class Usage(NamedTuple):
 
 
 class Models:
-    """What models cost, in the units `tokens` and, where there are prices, `usd_micros`.
+    """Computes the cost of calls in the units `tokens` and, if there are prices, `usd_micros`.
 
-    `prices` and `weights` are by model; a name also stands for those that begin with it (`gpt-4o` for
-    `gpt-4o-2024-08-06`), the longest first, and `*` for all others. A model's `weight` multiplies its tokens, and
-    `cached_weight` those of cached input: 0.1 charges a tenth of them. Output that a request does not limit is
+    `prices` and `weights` are by model. A name also matches models that begin with it (`gpt-4o` matches
+    `gpt-4o-2024-08-06`); the longest match wins, and `*` matches all others. A model's weight multiplies its tokens,
+    and `cached_weight` the tokens of cached input: 0.1 charges a tenth of them. Output that a request does not limit is
     estimated at `default_output` tokens.
     """
 
@@ -94,15 +94,15 @@ class Models:
         self._default_output = default_output
 
     def estimate(self, request: Mapping[str, Any]) -> dict[str, int]:
-        """Return what a request may cost: its input, at four characters a token, and all of the output that it allows.
+        """Estimate the cost of a request: its input, at four characters a token, and all of the output that it allows.
 
-        Reads `messages`, `system`, `input`, `prompt`, `instructions` and `tools`; and of the output
+        Reads `messages`, `system`, `input`, `prompt`, `instructions` and `tools`; and for the output
         `max_completion_tokens`, `max_output_tokens` or `max_tokens`, times `n`.
         """
         return self._cost(self.estimated_usage(request), str(request.get("model", "")))
 
     def estimated_usage(self, request: Mapping[str, Any]) -> Usage:
-        """Return the tokens that `estimate` goes by."""
+        """Return the tokens that `estimate` assumes."""
         parts = [request.get(name) for name in ("messages", "system", "input", "prompt", "instructions", "tools")]
         characters = sum(len(text) for part in parts for text in _texts(part))
         messages = request.get("messages")
@@ -112,11 +112,11 @@ class Models:
         return Usage(input=-(characters // -CHARACTERS_PER_TOKEN) + overhead, output=output)
 
     def cost(self, usage: Any, model: str = "") -> dict[str, int]:
-        """Return what a call cost, by its `usage` record; to settle a reservation with. Raises `InvalidCheck`."""
+        """Return the cost of a call from its `usage` record, to settle a reservation. Raises `InvalidCheck`."""
         return self._cost(usage if isinstance(usage, Usage) else Usage.of(usage), model)
 
     def stream(self, request: Mapping[str, Any]) -> StreamedCall:
-        """Return what counts the tokens of a response that streams."""
+        """Return a counter for the tokens of a streamed response."""
         return StreamedCall(self, request)
 
     def _cost(self, usage: Usage, model: str) -> dict[str, int]:
@@ -132,10 +132,10 @@ class Models:
 
 
 class StreamedCall:
-    """A response that streams: add each of its events, and settle with `cost()` on every way out.
+    """A streamed response: add each of its events, and settle with `cost()` however it ends.
 
-    Until an event reports the usage, the output is what has come so far, at four characters a token, and the input
-    what was estimated: so a stream that breaks off is charged what came.
+    Until an event reports the usage, the output is what has arrived so far, at four characters a token, and the input
+    is the estimate. So a stream that breaks is charged for what arrived.
     """
 
     def __init__(self, models: Models, request: Mapping[str, Any]) -> None:
@@ -143,11 +143,11 @@ class StreamedCall:
         self._model = str(request.get("model", ""))
         self._estimate = models.estimated_usage(request)
         self._characters = 0
-        self._input: Usage | None = None  # of Anthropic's first event
+        self._input: Usage | None = None  # from Anthropic's first event
         self._usage: Usage | None = None
 
     def add(self, event: Any) -> None:
-        """Take note of an event: a chunk of OpenAI's, or an event of Anthropic's, as a dictionary or an object."""
+        """Add an event: OpenAI's chunk or Anthropic's event, as a dictionary or an object."""
         message = _field(event, "message") or _field(event, "response")
         usage_fields = _field(event, "usage") or _field(message, "usage")
         if usage_fields is not None and _number(usage_fields, "input_tokens", "prompt_tokens") is not None:
@@ -156,7 +156,7 @@ class StreamedCall:
                 self._input = usage
             else:
                 self._usage = usage
-        elif usage_fields is not None and self._input is not None:  # Anthropic's last event tells the output alone
+        elif usage_fields is not None and self._input is not None:  # Anthropic's last event has only the output
             self._usage = self._input._replace(output=_number(usage_fields, "output_tokens") or 0)
         for choice in _field(event, "choices") or ():
             self._characters += sum(len(text) for text in _texts(_field(choice, "delta")))
@@ -172,7 +172,7 @@ class StreamedCall:
         return (self._input or self._estimate)._replace(output=output)
 
     def cost(self) -> dict[str, int]:
-        """Return what the call has cost so far."""
+        """Return the cost of the call so far."""
         return self._models.cost(self.usage, self._model)
 
 
@@ -194,7 +194,7 @@ def _number(record: Any, *names: str) -> int | None:
 
 
 def _texts(part: Any) -> Iterable[str]:
-    """Yield all texts of a part of a request or a response, but for what names a kind or a role."""
+    """Yield all texts of a part of a request or response, except types, roles, ids and binary data."""
     if isinstance(part, str):
         yield part
     elif isinstance(part, Mapping):
@@ -204,5 +204,5 @@ def _texts(part: Any) -> Iterable[str]:
     elif isinstance(part, list | tuple):
         for member in part:
             yield from _texts(member)
-    elif part is not None and hasattr(part, "model_dump"):  # an object of their libraries
+    elif part is not None and hasattr(part, "model_dump"):  # an object of the API's library
         yield from _texts(part.model_dump())

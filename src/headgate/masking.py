@@ -1,4 +1,4 @@
-"""Hides secrets in what is logged and recorded: by the names of fields, by their look, and their value where known."""
+"""Masks secrets in logs and records: by field name, by pattern, and by known value."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
 MASK: Final = "***"
-MIN_KNOWN: Final = 4  # characters: a shorter secret would hide half of every text
-_DEPTH: Final = 8  # of structures in a field; deeper ones are shown by their repr
+MIN_KNOWN: Final = 4  # characters: a shorter secret would mask half of every text
+_DEPTH: Final = 8  # of nested structures; deeper ones are shown by their repr
 
 # At the end of a name: `token`, `admin_token`, `apiKey` and `X-API-Key`, but neither `tokens` nor `tokenizer`.
 _WORDS = r"token|password|passwd|passphrase|secret|authorization|cookie|credentials?|api[-_ ]?key|private[-_ ]?key|jwt"
@@ -18,7 +18,7 @@ _SECRET_NAME: Final = re.compile(_NAME, re.IGNORECASE)
 
 _QUOTED = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
 _LOOKS: Final = (
-    # The password of a URL: up to the last @, as it may hold what it should not. A port is none.
+    # The password of a URL: up to the last @, as it may contain unescaped characters. A port is not a password.
     (re.compile(r"(://[^\s:@/\"'<>]*:)(?!\d{1,5}(?:[/?#\s\"',;)]|$))[^\s\"'<>]*@"), rf"\1{MASK}@"),
     (re.compile(r"(://:)[^\s\"'<>]*@"), rf"\1{MASK}@"),
     # name=value, 'name': 'value', "name": "value"
@@ -32,7 +32,7 @@ _LOOKS: Final = (
 
 
 class Masking:
-    """Masks texts and structures. `known` are secrets of this process: wherever they show, they are hidden."""
+    """Masks texts and structures. `known` are this process's secrets, which are masked wherever they appear."""
 
     def __init__(self, known: Iterable[str] = ()) -> None:
         forms = {form for one in known if len(one) >= MIN_KNOWN for form in (one, quote(one, ""), quote_plus(one))}
@@ -40,7 +40,7 @@ class Masking:
         self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def text(self, text: str) -> str:
-        """The text without the secrets in it."""
+        """Return the text without the secrets in it."""
         if self._known is not None:
             text = self._known.sub(MASK, text)
         for look, instead in _LOOKS:
@@ -48,7 +48,7 @@ class Masking:
         return text
 
     def value(self, value: Any, depth: int = _DEPTH) -> Any:
-        """A value as it may be logged: texts masked, what is neither text, number nor structure as its repr."""
+        """Return a value for the log: texts masked; anything but text, numbers and structures as its repr."""
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
@@ -62,7 +62,7 @@ class Masking:
         try:
             return self.text(str(value) if isinstance(value, BaseException) else repr(value))
         except Exception as error:  # noqa: BLE001 - a foreign __repr__ must not lose the log line
-            return f"<{type(value).__name__}: {type(error).__name__} when asked for its text>"
+            return f"<{type(value).__name__}: {type(error).__name__} in repr>"
 
     def field(self, name: object, value: Any, depth: int = _DEPTH) -> Any:
         """Mask the value of a field, entirely if its name suggests a secret."""
@@ -72,12 +72,12 @@ class Masking:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a field of this name holds a secret: `password`, `session_token`, `X-API-Key`."""
+    """Return whether a field of this name holds a secret: `password`, `session_token`, `X-API-Key`."""
     return _SECRET_NAME.fullmatch(name) is not None
 
 
 def masked(text: str) -> str:
-    """A text without what looks like a secret: passwords in URLs, bearer tokens, `password=…`."""
+    """Mask what looks like a secret in a text: passwords in URLs, bearer tokens, `password=…`."""
     return _LOOKS_ONLY.text(text)
 
 

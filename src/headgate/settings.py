@@ -1,9 +1,9 @@
-"""Settings of the service, and of the commands that call it. The environment is read here and nowhere else.
+"""Settings of the service, and of the commands that call it. Only this module reads the environment.
 
-Defaults < a TOML file < the environment (`HEADGATE_HTTP_ADDRESS`) < flags (`--http-address`), all under one name: in
-the file it is `http_address`. What is a secret can also be read from a file of its own: `HEADGATE_ADMIN_TOKEN_FILE`.
+Defaults < a TOML file (`http_address`) < the environment (`HEADGATE_HTTP_ADDRESS`) < flags (`--http-address`). Secrets
+can also be read from their own files: `HEADGATE_ADMIN_TOKEN_FILE`.
 
-Every value is remembered with where it came from, so that messages can say which one to change.
+Every value is kept with its origin, so that messages can name what to change.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ FROM_FILES: Final = (
     "admin_token",
     "data_token",
     "webhook_secret",
-)  # also by the name with _file
-OF_CLIENTS: Final = ("HEADGATE_SERVER",)  # of the other commands
+)  # also with the suffix _file
+OF_CLIENTS: Final = ("HEADGATE_SERVER",)  # settings of the other commands
 DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
-ADMIN_TOKEN_FILE: Final = "admin-token"  # in the data directory: the token that is made when none is given
-DATABASE_FILE: Final = "headgate.db"  # there, too: the database, without another
-# What Kubernetes sets for a service called headgate, and what our tests go by.
+ADMIN_TOKEN_FILE: Final = "admin-token"  # in the data directory: the token that is generated if none is set
+DATABASE_FILE: Final = "headgate.db"  # in the data directory: the default database
+# Variables that Kubernetes sets for a service called headgate, and those of our tests.
 _OF_OTHERS: Final = re.compile(r"HEADGATE_(SERVICE_(HOST|PORT)|PORT(_\d+_|$)|TEST_)")
 
 
@@ -59,12 +59,12 @@ class MemberSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     name: str
-    store: StoreUrl | None = None  # None: it is our own
+    store: StoreUrl | None = None  # None: this region's own store
     weight: int = Field(1, ge=1)
 
 
 class RegionSettings(BaseModel):
-    """`[region]`: which one this is, and who the others are."""
+    """`[region]`: this region's name, and all regions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -76,7 +76,8 @@ class RegionSettings(BaseModel):
     floor: float = 0.05
 
     def region(self, store_prefix: str | None = None) -> Region:
-        """Stores of other regions have `store_prefix`, unless their URLs say otherwise. Raises `ValueError`."""
+        """Return the region. Other regions' stores use `store_prefix` unless their URLs set one. Raises
+        `ValueError`."""
         members = [
             Member(
                 one.name,
@@ -91,27 +92,27 @@ class RegionSettings(BaseModel):
 
 
 class Settings(BaseModel):
-    """What `headgate serve` goes by. Durations are in seconds. Secrets are masked when it is shown."""
+    """The settings of `headgate serve`. Durations are in seconds. Secrets are masked in its repr."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    store: StoreUrl | None = None  # None: memory, or what workers can share
-    store_prefix: Annotated[str, AfterValidator(checked_prefix)] | None = None  # None: what the store's URL says, or rl
+    store: StoreUrl | None = None  # None: memory; with several workers, embedded
+    store_prefix: Annotated[str, AfterValidator(checked_prefix)] | None = None  # None: the store URL's prefix, or rl
     database_url: DatabaseUrl | None = None  # None: SQLite in data_dir
-    rules: ExistingFile | None = None  # then the only source of rules
+    rules: ExistingFile | None = None  # if set, the only source of rules
     samples: bool = False  # put sample rules into a database that has never held any
     http_address: Listen = Address("127.0.0.1", 8080)
     grpc_address: Listen = Address("127.0.0.1", 8081)
     admin_address: Listen | None = None  # of the admin API, the console and metrics; None: they share http_address
-    admin_token: Token | None = None  # None: one is made when first needed, and kept in data_dir
-    data_token: Token | None = None  # None: anybody may check
-    region: RegionSettings | None = None  # None: there is only this one
+    admin_token: Token | None = None  # None: generated on first use, and kept in data_dir
+    data_token: Token | None = None  # None: checks need no token
+    region: RegionSettings | None = None  # None: there is only one region
     workers: int = Field(1, ge=1, le=256)
     data_dir: Annotated[Path, AfterValidator(Path.expanduser)]
     tls_certificate: ExistingFile | None = None
     tls_key: ExistingFile | None = None
-    tls_client_ca: ExistingFile | None = None  # then clients need a certificate of it
-    insecure: bool = False  # serve others than this machine without TLS
+    tls_client_ca: ExistingFile | None = None  # if set, clients need a certificate from it
+    insecure: bool = False  # serve other machines without TLS
     reflection: bool = False  # of gRPC
     console: bool = True  # serve the console at /console
     log_format: Literal["auto", "console", "json"] = "auto"
@@ -119,25 +120,25 @@ class Settings(BaseModel):
     audit_retention: Duration = 90 * 86_400.0
     usage_retention: Duration = 30 * 86_400.0  # by the minute
     usage_hourly_retention: Duration = 365 * 86_400.0
-    otlp_endpoint: str | None = None  # where spans go
+    otlp_endpoint: str | None = None  # the collector of spans
     webhook_url: HttpUrl | None = None  # receives refusals and changes
-    webhook_secret: WebhookSecret | None = None  # what messages are signed with
+    webhook_secret: WebhookSecret | None = None  # signs messages
     webhook_events: Literal["all", "refusals", "changes"] = "all"
-    drain_delay: Duration = 3.0  # between saying that it stops and stopping, so that balancers notice
-    drain_timeout: Duration = 15.0  # for calls that are under way
+    drain_delay: Duration = 3.0  # from announcing the stop to stopping, so that load balancers notice
+    drain_timeout: Duration = 15.0  # for open calls
 
     @property
     def database(self) -> str:
-        """The URL of the database. It may hold a password."""
+        """The URL of the database. It may contain a password."""
         if self.database_url is not None:
             return self.database_url.get_secret_value()
         return f"sqlite:///{self.data_dir.absolute() / DATABASE_FILE}"
 
     @property
     def store_url(self) -> str:
-        """The URL of the store, with the prefix of its keys. It may hold a password.
+        """The URL of the store, with the prefix of its keys. It may contain a password.
 
-        Without one, a single process counts in its memory, and several in a server of their own in `data_dir`.
+        By default, a single process counts in memory, and several in an embedded server in `data_dir`.
         """
         if self.store is not None:
             url = self.store.get_secret_value()
@@ -149,12 +150,12 @@ class Settings(BaseModel):
 
     @property
     def own_region(self) -> Region | None:
-        """Which of the regions this is; None: there is only this one. Raises `ValueError`."""
+        """This region; None if there is only one. Raises `ValueError`."""
         return None if self.region is None else self.region.region(self.store_prefix)
 
     @property
     def secrets(self) -> list[str]:
-        """What no log may show."""
+        """The secrets to mask in logs."""
         own = (self.admin_token, self.data_token, self.webhook_secret)
         tokens = [one.get_secret_value() for one in own if one is not None]
         members = () if self.region is None else self.region.members
@@ -170,7 +171,7 @@ class Settings(BaseModel):
 
     @property
     def in_memory(self) -> bool:
-        """Whether counters are in this process alone."""
+        """Whether counters are in this process's memory."""
         return self.store_url.startswith("memory:")
 
     @property
@@ -180,7 +181,7 @@ class Settings(BaseModel):
 
 
 class ClientSettings:
-    """What the commands that call a service go by where no flag says otherwise. Each is read when it is asked for."""
+    """The settings of commands that call a service, used where a flag is missing. Each is read on access."""
 
     def __init__(self, environ: Mapping[str, str] = process_environment) -> None:
         self._environ = environ
@@ -192,12 +193,12 @@ class ClientSettings:
 
     @property
     def admin_token_file(self) -> Path:
-        """Where a service of this machine keeps the token that it made for itself."""
+        """The file of the token that a service on this machine generated."""
         given = self._environ.get(variable("data_dir"))
         return (Path(given).expanduser() if given else _data_home(self._environ)) / ADMIN_TOKEN_FILE
 
     def token(self, *names: str) -> str | None:
-        """The first of these settings (`data_token`, `admin_token`) that is set. Raises `InvalidSettings`."""
+        """Return the first of these settings (`data_token`, `admin_token`) that is set. Raises `InvalidSettings`."""
         for name in names:
             problems: list[str] = []
             keys = {one: variable(one) for one in (name, f"{name}_file")}
@@ -211,7 +212,7 @@ class ClientSettings:
 
 
 class Loaded(NamedTuple):
-    """Settings, and what may be a mistake in where they came from."""
+    """Settings, and warnings about possible mistakes."""
 
     settings: Settings
     warnings: list[str]
@@ -219,7 +220,7 @@ class Loaded(NamedTuple):
 
 class _Value(NamedTuple):
     given: Any
-    origin: str  # what to call it: "HEADGATE_STORE", "--store", "headgate.toml: store"
+    origin: str  # its name in messages: "HEADGATE_STORE", "--store", "headgate.toml: store"
 
 
 def load(
@@ -228,7 +229,7 @@ def load(
     config: Path | None = None,
     environ: Mapping[str, str] = process_environment,
 ) -> Loaded:
-    """The settings of all places together; flags that are None are not given.
+    """Merge the settings of all sources. Flags that are None count as absent.
 
     Raises `InvalidSettings` with every problem.
     """
@@ -253,19 +254,19 @@ def load(
         token = getattr(settings, name)
         if token is not None and len(token.get_secret_value()) < SHORT_TOKEN:
             warnings.append(
-                f"{values[name].origin}: this token has {len(token.get_secret_value())} characters, which can be "
-                f"guessed: use at least {SHORT_TOKEN}, as `openssl rand -hex 32` makes them"
+                f"{values[name].origin}: this token has only {len(token.get_secret_value())} characters, and can be "
+                f"guessed: use at least {SHORT_TOKEN}, for example from `openssl rand -hex 32`"
             )
     return Loaded(settings, warnings)
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return PREFIX + name.upper()
 
 
 def flag(name: str) -> str:
-    """The command line's flag of a setting."""
+    """Return the command line's flag of a setting."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -280,7 +281,7 @@ def _of_file(path: Path | None, problems: list[str]) -> dict[str, _Value]:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         problems.append(f"--config: {path}: cannot be read: {error.strerror}")
-    except ValueError as error:  # also of what is not UTF-8
+    except ValueError as error:  # also raised if it is not UTF-8
         problems.append(f"--config: {path}: is not TOML: {error}")
     else:
         unknown = [name for name in data if name not in _names()]
@@ -290,12 +291,12 @@ def _of_file(path: Path | None, problems: list[str]) -> dict[str, _Value]:
 
 
 def _of_environment(environ: Mapping[str, str], warnings: list[str]) -> dict[str, _Value]:
-    """An empty variable is as good as none: that is how compose files and charts leave one out."""
+    """Return the settings in the environment. An empty variable counts as absent, as in compose files and charts."""
     known = {variable(name): name for name in _names()}
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known and name not in OF_CLIENTS and not _OF_OTHERS.match(name):
             meant = _meant(name.removeprefix(PREFIX).lower(), _names(), variable)
-            warnings.append(f"{name}: there is no such setting, and it is ignored{meant}")
+            warnings.append(f"{name}: unknown setting, ignored{meant}")
     return {name: _Value(environ[key], key) for key, name in known.items() if environ.get(key)}
 
 
@@ -311,7 +312,7 @@ def _with_secrets(layer: dict[str, _Value], problems: list[str]) -> dict[str, _V
         try:
             given = Path(kept.given).read_text(encoding="utf-8").strip()
         except (OSError, ValueError, TypeError) as error:
-            why = getattr(error, "strerror", None) or "is not a text in UTF-8"
+            why = getattr(error, "strerror", None) or "is not UTF-8 text"
             problems.append(f"{kept.origin}: {kept.given}: cannot be read: {why}")
             continue
         if given:
@@ -327,8 +328,8 @@ def _with_region(layer: dict[str, _Value], table: _Value | None, problems: list[
     if named is not None and isinstance(named.given, str):
         if table is None:
             problems.append(
-                f"{named.origin}: names this region, but nothing says who the others are: "
-                "that takes a file (--config) with [region] and [[region.members]]"
+                f"{named.origin}: names this region, but the regions are not configured: "
+                "use a file (--config) with [region] and [[region.members]]"
             )
             del layer["region"]
         elif isinstance(table.given, Mapping):
@@ -337,7 +338,7 @@ def _with_region(layer: dict[str, _Value], table: _Value | None, problems: list[
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:
-    """What single values do not show."""
+    """Yield problems that involve several settings."""
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         given, missing = ("tls_certificate", "tls_key") if settings.tls_certificate else ("tls_key", "tls_certificate")
         yield f"{_both(given)} is set without {_both(missing)}: TLS needs both"
@@ -359,7 +360,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     ]
     if not open_ones:
         return
-    others = f"{' and '.join(open_ones)}, which others than this machine can reach"
+    others = f"{' and '.join(open_ones)}, which other machines can reach"
     missing_tokens = [variable(name) for name in ("admin_token", "data_token") if getattr(settings, name) is None]
     if missing_tokens and settings.tls_client_ca is None:
         yield f"{others}: set {' and '.join(missing_tokens)}, or {_both('tls_client_ca')} to ask for certificates"
@@ -379,7 +380,7 @@ def _problem(detail: ErrorDetails, values: Mapping[str, _Value]) -> str:
     given, origin = values[name]
     message = detail["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
-    if inner:  # a table: what is in it may be a secret, but for numbers
+    if inner:  # a table: its values may be secrets, except numbers
         given = detail["input"]
         shown = f", got {given!r}" if isinstance(given, int | float) and detail["type"] != "value_error" else ""
         return f"{origin}: {': '.join(inner)}: {message}{shown}"

@@ -15,18 +15,18 @@ from pydantic import AfterValidator, BeforeValidator, SecretStr
 from headgate.rules import fields
 from headgate.stores.urls import SCHEMES, check_url
 
-SHORT_TOKEN: Final = 16  # characters; a token below this can be guessed
+SHORT_TOKEN: Final = 16  # characters; a shorter token can be guessed
 
 
 class Address(NamedTuple):
-    """Where to listen. Port 0 means any free one."""
+    """An address to listen on. Port 0 means any free port."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: Any) -> Address:
-        """Of `127.0.0.1:8080`, `[::1]:8080` or `:8080`, which is every interface. Raises `ValueError`."""
+        """Parse `127.0.0.1:8080`, `[::1]:8080`, or `:8080` for every interface. Raises `ValueError`."""
         if isinstance(text, Address):
             return text
         host, colon, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
@@ -38,7 +38,7 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the address."""
         if self.host == "localhost":
             return True
         try:
@@ -51,7 +51,7 @@ class Address(NamedTuple):
 
 
 def _seconds(value: Any) -> float:
-    """Seconds, of a number or of a text such as `90d`."""
+    """Parse seconds from a number, or from a string such as `90d`."""
     if isinstance(value, str):
         with suppress(ValueError):
             value = float(value)
@@ -62,7 +62,7 @@ def _seconds(value: Any) -> float:
 def _file(value: Any) -> Path:
     path = Path(value).expanduser()
     if not path.is_file():
-        raise ValueError(f"{str(path)!r} is not a file that is there")
+        raise ValueError(f"{str(path)!r} is not an existing file")
     return path
 
 
@@ -85,7 +85,7 @@ def _database(value: Any) -> Any:
 
 def _token(value: Any) -> Any:
     if isinstance(value, str) and not re.fullmatch(r"[!-~]+", value):
-        raise ValueError("must be of printable ASCII characters without spaces: clients send it in a header")
+        raise ValueError("must be printable ASCII characters without spaces: clients send it in a header")
     return value
 
 
@@ -104,7 +104,7 @@ def _webhook_secret(value: SecretStr) -> SecretStr:
         try:
             b64decode(secret.removeprefix("whsec_"), validate=True)
         except ValueError:
-            raise ValueError("must be base64 behind whsec_") from None
+            raise ValueError("must be base64 after whsec_") from None
     return value
 
 

@@ -1,4 +1,4 @@
-"""What to do when TLS rejects a certificate: OpenSSL says what is wrong, and not how to mend it."""
+"""Advice for rejected TLS certificates: OpenSSL names the problem, but not the remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REMEDIES: Final = {
 
 
 def advise(message: str) -> str:
-    """Return OpenSSL's message, and where Python 3.13's stricter checks are the reason, how to mend the certificate."""
+    """Return OpenSSL's message and, if Python 3.13's stricter checks are the reason, how to fix the certificate."""
     for part, extension in _REMEDIES.items():
         if part in message:
             whose = "the server's certificate" if "Authority Key" in part else "the certificate of the authority (CA)"

@@ -45,7 +45,7 @@ def test_it_has_tls_too_and_needs_tokens_in_the_open(tmp_path: Path) -> None:
         assert client.get(f"{service.admin_url}/api/v1/rules").status_code == 200
     complaint = Cli(admin_address="0.0.0.0:0").run("serve").stderr
     assert "HEADGATE_ADMIN_ADDRESS" in complaint
-    assert "which others than this machine can reach" in complaint
+    assert "which other machines can reach" in complaint
 
 
 def test_without_one_everything_is_together(tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ class TestTokens:
 
     def test_who_has_none_is_told_how_to_give_one(self, service: Service, tmp_path: Path) -> None:
         away = Cli(server=service.url)  # where the service's data directory is not to be seen
-        expected = f"{service.url} asks for a token: give one with --token, or by HEADGATE_ADMIN_TOKEN"
+        expected = f"{service.url} needs a token: give one with --token, or with HEADGATE_ADMIN_TOKEN"
         assert away.fault("rules", "list") == expected
         assert away.fault("rules", "list", "--token", "wrong").startswith("this token is not known: give another")
         file = tmp_path / "token"
@@ -331,7 +331,7 @@ class TestTop:
         assert ended.returncode == 0
         assert "CHECKS/S" in ended.stdout
         assert "WHO" not in ended.stdout
-        assert ended.stderr.startswith("headgate: who hits limits is not to be seen: ")
+        assert ended.stderr.startswith("headgate: clients that hit limits cannot be shown: ")
 
     def test_live_until_q(self, headgate: Cli, service: Service) -> None:
         with terminal(headgate, "top", "--interval", "0.1") as shown:
@@ -369,7 +369,7 @@ def test_rules_of_a_file_are_not_applied_and_checks_may_need_a_token(rules_file:
         assert f"the rules are in the file {rules_file}" in admin.fault("rules", "apply", str(rules_file))
         assert [rule["id"] for rule in admin.json("rules", "list")] == ["search", "trial"]
         assert admin("check", "alice") == "allowed: no rule applies\n"  # the admin's token will do
-        asked = "asks for a token: give one with --token, or by HEADGATE_DATA_TOKEN or HEADGATE_ADMIN_TOKEN"
+        asked = "needs a token: give one with --token, or with HEADGATE_DATA_TOKEN or HEADGATE_ADMIN_TOKEN"
         assert asked in Cli(server=service.url).fault("check", "alice")
         data = Cli(server=service.url, data_token="data-token-of-tests", admin_token="not asked for")
         assert data("check", "alice") == "allowed: no rule applies\n"
@@ -407,7 +407,7 @@ def test_who_reads_may_stop_reading(headgate: Cli) -> None:
 )
 def test_without_a_service(command: list[str]) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    expected = f"no service answers at {url}: start one with `headgate serve`, or say where it is with --server"
+    expected = f"no service answers at {url}: start one with `headgate serve`, or name its address with --server"
     assert Cli().fault(*command, "--server", url) == expected
 
 

@@ -268,7 +268,7 @@ def test_a_prefix_of_paths_is_a_pattern() -> None:
             "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: fortnight, requests_per_unit: 1}",
             "must be one of second",
         ),
-        ("domain: d\ndescriptors:\n- key: k\n- key: k", "such a descriptor already"),
+        ("domain: d\ndescriptors:\n- key: k\n- key: k", "this descriptor exists already"),
         (
             "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, requests_per_unit: -1}",
             "must be a whole number",

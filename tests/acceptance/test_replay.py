@@ -86,7 +86,7 @@ def test_ctrl_c_reports_what_was_replayed_until_then(tmp_path: Path) -> None:
         terminal.read_until(lambda _: False)  # first: a terminal that is not read would hold up the process
         output, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
-    assert "stopped before the end of the log: this report covers what was replayed until then" in output
+    assert "stopped before the end of the log: this report covers what was replayed so far" in output
     replayed = int(re.findall(r"([\d,]+) requests replayed", output)[0].replace(",", ""))
     allowed, refused = (
         int(re.findall(rf"^ *{name} +([\d,]+)", output, re.MULTILINE)[0].replace(",", ""))

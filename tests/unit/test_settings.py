@@ -139,7 +139,7 @@ def test_every_problem_at_once_by_the_name_that_the_user_gave_it(tmp_path: Path)
     assert found[0] == f"{config}: stroe: unknown key; did you mean store?"
     assert found[1].startswith("HEADGATE_WORKERS: ")
     assert found[1].endswith("got 'many'")
-    assert found[2] == "--tls-key: 'nowhere.pem' is not a file that is there"
+    assert found[2] == "--tls-key: 'nowhere.pem' is not an existing file"
     assert found[3].startswith("HEADGATE_LOG_LEVEL: ")
     assert found[3].endswith("'error', got 'loud'")
     assert found[4].startswith(f"{config}: audit_retention: ")
@@ -168,8 +168,8 @@ def test_unknown_variables_are_told_of() -> None:
         "OTHER_HTTP_ADRESS": "x",
     }
     assert load(environ=environ).warnings == [
-        "HEADGATE_HTTP_ADRESS: there is no such setting, and it is ignored; did you mean HEADGATE_HTTP_ADDRESS?",
-        "HEADGATE_WHATEVER_THIS_IS: there is no such setting, and it is ignored",
+        "HEADGATE_HTTP_ADRESS: unknown setting, ignored; did you mean HEADGATE_HTTP_ADDRESS?",
+        "HEADGATE_WHATEVER_THIS_IS: unknown setting, ignored",
     ]
 
 
@@ -252,8 +252,8 @@ def test_secrets_files_that_are_no_good(tmp_path: Path) -> None:
 
 def test_a_token_that_can_be_guessed_is_told_of() -> None:
     assert load({"admin_token": "hunter2"}, environ={}).warnings == [
-        "--admin-token: this token has 7 characters, which can be guessed: use at least 16, "
-        "as `openssl rand -hex 32` makes them"
+        "--admin-token: this token has only 7 characters, and can be guessed: use at least 16, "
+        "for example from `openssl rand -hex 32`"
     ]
 
 
@@ -378,4 +378,4 @@ def test_a_region_that_makes_no_sense_is_refused(tmp_path: Path, old: str, new: 
 
 def test_a_name_alone_makes_no_region() -> None:
     (told,) = problems({"HEADGATE_REGION": "eu"})
-    assert told.startswith("HEADGATE_REGION: names this region, but nothing says who the others are")
+    assert told.startswith("HEADGATE_REGION: names this region, but the regions are not configured")

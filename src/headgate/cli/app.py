@@ -28,7 +28,7 @@ class _Commands(TyperGroup):
         except InvalidRule as error:
             complain(str(error))
             sys.exit(REFUSED)
-        except BrokenPipeError:  # the reader is gone: Typer ends quietly
+        except BrokenPipeError:  # the reader has closed: Typer ends quietly
             raise
         except (HeadgateError, OSError) as error:
             complain(str(error))

@@ -1,4 +1,4 @@
-"""`headgate changes`: who changed what, and the way back."""
+"""`headgate changes`: lists and reverts changes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def revert(
         int, typer.Argument(metavar="ID", min=1, help="Id of the change, from `headgate changes list`.")
     ],
     together: Annotated[
-        bool, typer.Option("--together", help="Revert everything that was changed in the same transaction.")
+        bool, typer.Option("--together", help="Revert everything that the same transaction changed.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
     yes: Annotated[

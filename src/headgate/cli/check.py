@@ -1,4 +1,4 @@
-"""`headgate check`, `peek` and `reset`: the data plane, by hand."""
+"""`headgate check`, `peek` and `reset`: calls to the data plane."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FACTS: Final[dict[str, Any]] = {
         typer.Option(help="Any other fact; may be repeated.", metavar="NAME=VALUE", rich_help_panel=_PANEL),
     ],
 }
-_NO_FACTS: Final = ("cost", "idempotency_key")  # have a meaning of their own in a request
+_NO_FACTS: Final = ("cost", "idempotency_key")  # these have their own meaning in a request
 
 Cost = Annotated[
     list[str] | None,
@@ -147,7 +147,7 @@ def summary(decision: Json) -> str:
         parts.append(f"its turn is in {duration(decision['delay'])}")
     if not decision["allowed"]:
         after = decision["retry_after"]
-        parts.append("which never suffices" if after is None else f"retry after {duration(after)}")
+        parts.append("the cost never fits" if after is None else f"retry after {duration(after)}")
     return f"{verdict} by {rule}{f' ({why})' if why else ''}: {', '.join(parts)}"
 
 
@@ -155,10 +155,10 @@ _WHY: Final = {
     "no_rule": "no rule applies",
     "exempt": "exempt from all rules",
     "shadow": "it is over the limit of a rule that only logs or annotates",
-    "penalty": "blocked, as it was refused too often",
+    "penalty": "blocked, because it was refused too often",
     "fail_open": "the store does not answer, and the failure mode is open",
     "fail_closed": "the store does not answer, and the failure mode is closed",
-    "local_fallback": "the store does not answer, and the service decides by itself",
+    "local_fallback": "the store does not answer, and the service decides locally",
 }
 
 

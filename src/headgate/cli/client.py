@@ -1,4 +1,4 @@
-"""A client of the service's HTTP API: returns answers as data, and raises `CommandFault` for everything else.
+"""A client of the service's HTTP API: returns answers as data, and raises `CommandFault` for all else.
 
 httpx is imported only by commands that need a client: `headgate serve` starts without it.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT: Final = 5.0  # seconds
 TIMEOUT: Final = 30.0  # seconds for everything else
-PAGE: Final = 500  # entries asked for at once
+PAGE: Final = 500  # entries per page
 TOML: Final = "application/toml"
 
 Json = dict[str, Any]
@@ -36,8 +36,8 @@ Params = Mapping[str, str | int | bool | None]
 class ServiceClient:
     """Calls one service. Every method raises `CommandFault`.
 
-    `token` is sent if there is one; `ca` is a file of certificates to trust in place of the system's, `certificate`
-    and `key` are the client's own. `variables` names those that could have had a token, for who needs one.
+    `token` is sent if there is one. `ca` is a file of CA certificates to trust in place of the system's; `certificate`
+    and `key` are the client's own. `variables` names the environment variables for a token, for error messages.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ServiceClient:
         raise self._fault(response)
 
     def get(self, path: str, params: Params | None = None) -> Json:
-        """An object."""
+        """Return an object."""
         return self._object(self._send("GET", path, params=params))
 
     def text(self, path: str, params: Params | None = None, *, accept: str = "*/*") -> str:
@@ -102,7 +102,7 @@ class ServiceClient:
         return self._object(self._send("PUT", path, json=data))
 
     def put_toml(self, path: str, content: bytes, params: Params | None = None, *, version: Any = None) -> Json:
-        """Put data, with `version` only if the stored version is still that one."""
+        """Put TOML; with `version`, only if the stored version is still that one."""
         condition = {} if version is None else {"If-Match": f'"{version}"'}
         headers = {"Content-Type": TOML, **condition}
         return self._object(self._send("PUT", path, params=params, content=content, headers=headers))
@@ -111,7 +111,7 @@ class ServiceClient:
         return self._object(self._send("DELETE", path, params=params))
 
     def pages(self, path: str, name: str, params: Params | None = None, *, most: int | None = None) -> Iterator[Json]:
-        """Return the entries of all pages, up to a maximum; `name` is the key of a page's entries."""
+        """Yield the entries of all pages, at most `most`; `name` is the key of a page's entries."""
         left = most
         asked = dict(params or {})
         while left is None or left > 0:
@@ -163,8 +163,8 @@ class ServiceClient:
                 f"{self.server} answers {status} to {response.request.url.path}: is it a Headgate service?"
             )
         if status == 401:
-            why = f"{data['detail']}: give another" if self._has_token else f"{self.server} asks for a token: give one"
-            return CommandFault(f"{why} with --token, or by {self._variables}")
+            why = f"{data['detail']}: give another" if self._has_token else f"{self.server} needs a token: give one"
+            return CommandFault(f"{why} with --token, or with {self._variables}")
         problems = problems_of(data)
         if problems:
             return InvalidRules(*problems)
@@ -184,7 +184,7 @@ class InvalidRules(CommandFault):
 
 
 def problems_of(data: Json) -> list[Problem]:
-    """The `problems` of problem details."""
+    """Return the `problems` of problem details."""
     listed = data.get("problems")
     if not isinstance(listed, list):
         return []
@@ -193,7 +193,7 @@ def problems_of(data: Json) -> list[Problem]:
 
 
 def server_url(text: str) -> str:
-    """A service's URL; `http://` may be left out."""
+    """Return a service's URL; `http://` may be left out."""
     url = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(url)
@@ -217,7 +217,7 @@ def find_token(given: str | None, server: str, names: tuple[str, ...], settings:
         return token
     try:
         return settings.admin_token_file.read_text(encoding="utf-8").strip() or None
-    except (OSError, ValueError):  # none was made, or it belongs to another user
+    except (OSError, ValueError):  # there is none, or it belongs to another user
         return None
 
 
@@ -231,14 +231,14 @@ def _trust(ca: Path | None, certificate: Path | None, key: Path | None, *, neede
     if key is not None and certificate is None:
         raise CommandFault("--key: needs --certificate")
     if not needed:
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts no CA, and need not: loading them takes a while
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # no CA needed: loading them is slow
     if ca is None and certificate is None:
         return True
     try:
         context = ssl.create_default_context(cafile=ca)
         if certificate is not None:
             context.load_cert_chain(certificate, key)
-    except OSError as error:  # also of what is no certificate
+    except OSError as error:  # also raised for an invalid certificate
         files = ", ".join(str(one) for one in (ca, certificate, key) if one is not None)
         raise CommandFault(f"{files}: cannot be used as certificates: {error.strerror or error}") from error
     return context
@@ -271,10 +271,10 @@ def _fault_text(error: httpx.TransportError, server: str) -> str:
                 "--ca names a file of those to trust"
             )
         if isinstance(cause, ssl.SSLError):
-            return f"{server}: no TLS connection can be made: {cause.reason or cause}"
+            return f"{server}: cannot make a TLS connection: {cause.reason or cause}"
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        return f"no service answers at {server}: start one with `headgate serve`, or say where it is with --server"
+        return f"no service answers at {server}: start one with `headgate serve`, or name its address with --server"
     if isinstance(error, httpx.TimeoutException):
         return f"{server} did not answer in time"
-    return f"{server} broke the connection off, or does not speak HTTP: {error}"
+    return f"{server} closed the connection, or does not speak HTTP: {error}"

@@ -24,7 +24,8 @@ class StyledLine(NamedTuple):
 
 
 def lines_of(changes: list[Json]) -> Iterator[StyledLine]:
-    """`+` what is new, `~` what changes, with the fields that do, `-` what goes; and how many they are."""
+    """Yield a line for each change, with `+` (new), `~` (changed, with its fields) or `-` (deleted); and their
+    number."""
     for change in changes:
         mark, style = _MARKS.get(change["action"], ("?", ""))
         about = " ".join(part for part in (change["kind"], change["subject"]) if part)
@@ -48,19 +49,19 @@ def differences(before: Json, after: Json) -> list[str]:
 
 
 def quota_of(rule: Json) -> str:
-    """A rule's quota in notation, with its unit if it is not requests."""
+    """Return a rule's quota in notation, with its unit if it is not requests."""
     limit, window = rule.get("limit"), rule.get("window")
     options: dict[str, Any] = {name: rule[name] for name in _QUOTA if rule.get(name) is not None}
     try:
         text = str(Quota(limit, window, **options))  # type: ignore[arg-type]
-    except (InvalidQuota, TypeError):  # of a service that knows more than we do
+    except (InvalidQuota, TypeError):  # from a newer service
         text = f"{limit}/{window}"
     unit = rule.get("unit", REQUESTS)
     return text if unit == REQUESTS else f"{text} ({unit})"
 
 
 def value_text(name: str, value: Any) -> str:
-    """A field's value, about as a rules file has it."""
+    """Return a field's value, much as in a rules file."""
     if value is None:
         return "none"
     if name in _SECONDS and isinstance(value, int | float):

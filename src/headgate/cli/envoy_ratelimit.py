@@ -1,8 +1,8 @@
-"""From a configuration of envoyproxy/ratelimit to rules that decide the same descriptors alike.
+"""Converts a configuration of envoyproxy/ratelimit to rules that make the same decisions.
 
-There, a descriptor finds at most one limit: its entries lead down a tree, at each level to the entry of its value, else
-to the one without a value, and never back up. Here, rules of one form of descriptor are a group, the more specific
-first; where the tree would lead to no limit, a rule without one stands in the way of those that follow.
+There, a descriptor finds at most one limit: its entries lead down a tree, at each level to the entry with its value,
+else to the one without a value, and never back up. Here, the rules for one form of descriptor are a group, the most
+specific first. Where the tree would lead to no limit, a rule that refuses nothing comes before those that follow.
 """
 
 from __future__ import annotations
@@ -23,16 +23,20 @@ WINDOWS: Final = {
     **{"week": "7d", "month": "30d", "year": "365d"},
 }
 UNLIMITED: Final = {"limit": 2**53 - 1, "window": "1s", "action": "log_only"}  # refuses nothing
-_NONE: Final = {"limit": 1, "cost": 2}  # refuses everything: each request costs more than fits
-_METRICS: Final = ("detailed_metric", "value_to_metric")  # which put values into the names of metrics
+_NONE: Final = {"limit": 1, "cost": 2}  # refuses everything: each request costs more than the limit
+_METRICS: Final = ("detailed_metric", "value_to_metric")  # they put values into the names of metrics
 _DESCRIPTOR: Final = ("key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", *_METRICS)
 _LIMIT: Final = ("unit", "requests_per_unit", "unlimited", "name", "replaces")
-_FIELDS: Final = {"endpoint": "endpoints", "method": "methods", "tier": "tiers"}  # of a rule, in place of `match`
-_WITHOUT: Final = 9  # rank of what is not looked at, behind all that is
+_FIELDS: Final = {
+    "endpoint": "endpoints",
+    "method": "methods",
+    "tier": "tiers",
+}  # fields of a rule, in place of `match`
+_WITHOUT: Final = 9  # rank of entries that are not looked at, after all others
 
 
 class DescriptorEntry(NamedTuple):
-    """An entry on the way to a limit; without a value, any value fits."""
+    """An entry on the path to a limit; without a value, it matches any value."""
 
     key: str
     value: str
@@ -43,20 +47,20 @@ class DescriptorEntry(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A limit in the tree, or a place where there is none."""
+    """A limit in the tree, or a place without one."""
 
     path: tuple[DescriptorEntry, ...]
-    rank: tuple[int, ...]  # the lower counts
+    rank: tuple[int, ...]  # the lowest wins
     fields: Table  # of the rule
 
 
 class Imported(NamedTuple):
     rules: list[Table]  # tables of a rules file
-    report: list[str]  # what has no equivalent, a line for each thing
+    report: list[str]  # what has no equivalent, a line each
 
 
 def rules_of(documents: Iterable[Any]) -> Imported:
-    """The rules of configurations, each as YAML's texts, lists and tables. Raises `InvalidRule` with every problem."""
+    """Convert parsed YAML configurations to rules. Raises `InvalidRule` with every problem."""
     reader = _ConfigReader()
     rules = [rule for document in documents for rule in reader.domain(document)]
     if reader.problems:
@@ -94,7 +98,7 @@ class _ConfigReader:
             step = DescriptorEntry(str(descriptor["key"]), str(descriptor.get("value") or ""))
             below = f"{where}.{step.key}{'_' + step.value if step.value else ''}"
             if step in children:
-                self.problems.append(Problem(below, "key", "there is such a descriptor already"))
+                self.problems.append(Problem(below, "key", "this descriptor exists already"))
             elif self._fits(below, step):
                 children[step] = list(self._descriptor(below, (*path, step), descriptor))
         for step, found in children.items():
@@ -153,19 +157,19 @@ class _ConfigReader:
         return {**named, **quota, "window": WINDOWS.get(unit, "1s")}
 
     def _fits(self, where: str, step: DescriptorEntry) -> bool:
-        """Whether a rule can ask for a value. If not, that goes into the report, with all that is below."""
+        """Return whether a rule can match a value. If not, report it; all entries below it are dropped."""
         (fact,) = fact_names([step.key])
         if step.value.endswith("*") and not (fact == "endpoint" and step.value.endswith("/*")):
             self.report.append(
-                f"{where}: value {step.value!r}: rules match whole values, and prefixes of paths alone (/api/*); make "
-                "a descriptor of each value, or have Envoy send the prefix as an entry of its own"
+                f"{where}: value {step.value!r}: rules match whole values, and prefixes only of paths (/api/*); write "
+                "a descriptor for each value, or let Envoy send the prefix as its own entry"
             )
             return False
         if fact == "endpoint" and step.value and (not step.value.startswith("/") or set(step.value) & set("{}")):
-            self.report.append(f"{where}: value {step.value!r}: is no path, or has braces: rules cannot ask for it")
+            self.report.append(f"{where}: value {step.value!r}: is not a path, or has braces: rules cannot match it")
             return False
         if fact == "ip" and ":" in step.value:
-            self.report.append(f"{where}: value {step.value!r}: IPv6 addresses count by /64: rules cannot ask for one")
+            self.report.append(f"{where}: value {step.value!r}: IPv6 addresses count by /64: rules cannot match one")
             return False
         return True
 
@@ -175,7 +179,7 @@ def _flag(table: Mapping[str, Any], name: str) -> bool:
 
 
 def _names(replaced: Any) -> str:
-    """The names in a list like `[{name: x}]`."""
+    """Return the names in a list like `[{name: x}]`."""
     entries = replaced if isinstance(replaced, list) else [replaced]
     return ", ".join(repr(str(one.get("name", "") if isinstance(one, Mapping) else one)) for one in entries)
 
@@ -185,7 +189,7 @@ def _form(found: Found) -> tuple[str, ...]:
 
 
 def _dead_ends(depth: int, step: DescriptorEntry, others: Iterable[Found], own: list[Found]) -> Iterator[Found]:
-    """Yield the places behind an entry with a value where the one without a value would lead to a limit, and it not."""
+    """Yield the paths below an entry with a value that lead to a limit only through the entry without a value."""
     known = {found.path for found in own}
     for found in others:
         path = (*found.path[:depth], step, *found.path[depth + 1 :])
@@ -195,7 +199,7 @@ def _dead_ends(depth: int, step: DescriptorEntry, others: Iterable[Found], own: 
 
 
 def _group(domain: str, form: tuple[str, ...], found: list[Found]) -> Iterator[Table]:
-    """Yield the rules of one form of descriptor; where there are several, they are alternatives in this order."""
+    """Yield the rules for one form of descriptor; several are alternatives in this order."""
     names = list(fact_names(form))
     for place, (path, _, fields) in enumerate(found):
         rule: Table = {"id": fields["id"] or _dead_end_id(domain, path), "dimension": "+".join(names)}
@@ -217,7 +221,7 @@ def _dead_end_id(domain: str, path: Iterable[DescriptorEntry]) -> str:
 
 
 def _value(fact: str, value: str) -> str:
-    """A value as the fact of a request has it."""
+    """Return a value in the form of a request's fact."""
     if fact == "api_key":
         return hashed_api_key(value)
     if fact == "ip":

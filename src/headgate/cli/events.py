@@ -1,4 +1,4 @@
-"""`headgate events`: what was refused, or would have been."""
+"""`headgate events`: lists refusals, and what shadow rules would have refused."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ from headgate.cli.times import time_of
 EVENTS: Final = "/api/v1/events"
 COLUMNS: Final = ("time", "decision", "reason", "rule", "who", "endpoint", "cost", "limit", "retry after", "stands for")
 USUALLY: Final = 50
-MOST_CSV: Final = 1_000  # of a CSV that is not to have all
-FOLLOW_SECONDS: Final = 1.0  # between looks
-LATE_SECONDS: Final = (
-    30.0  # after which an event that is written late is missed: nodes write some seconds after the fact
-)
-MOST_NEW: Final = 1_000  # at one look
+MOST_CSV: Final = 1_000  # of a CSV with a limit
+FOLLOW_SECONDS: Final = 1.0  # between polls
+LATE_SECONDS: Final = 30.0  # after which a late event is missed: nodes write events some seconds late
+MOST_NEW: Final = 1_000  # in one poll
 _WHEN: Final = "A time, as in 2027-01-31T12:00, or how long ago, as in 1h."
 
 
@@ -96,7 +94,7 @@ def events(
 
 
 def row_of(event: Json) -> tuple[Cell, ...]:
-    """An event for people."""
+    """Return an event as a table row."""
     who = " ".join(part for part in (event["dimension"], event["subject"]) if part)
     return (
         local_time(event["at"]),
@@ -125,10 +123,10 @@ def _follow(client: ServiceClient, wanted: dict[str, Any], most: int, as_json: b
 def new_events(client: ServiceClient, wanted: dict[str, Any], most: int) -> Iterator[Json]:
     """Yield events without end, each once: first the latest existing ones, then new ones.
 
-    What is found at one look is in the order of its time. An event that was written late comes when it is there.
+    Events of one poll are in order of time. An event that was written late comes with a later poll.
     """
     since: str | None = wanted["since"]
-    shown: int | None = most  # of those that are found; later all
+    shown: int | None = most  # how many of those found; later all
     seen: dict[str, float] = {}
     while True:
         now = time.monotonic()

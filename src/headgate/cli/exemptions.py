@@ -1,4 +1,4 @@
-"""`headgate exemptions`: who is never limited."""
+"""`headgate exemptions`: clients that are never limited."""
 
 from __future__ import annotations
 

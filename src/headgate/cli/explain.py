@@ -1,4 +1,4 @@
-"""`headgate explain`: why a request is allowed or refused, as a small tree."""
+"""`headgate explain`: shows why a request is allowed or refused, as a small tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headgate.cli.output import STYLES, CommandFault, duration, emit, local_time
 from headgate.core.cost import cost_text
 
 _SOURCES: Final = {
-    "request": "the request says so",
+    "request": "from the request",
     "user": "the user's own",
     "default": "the default",
 }
@@ -40,7 +40,7 @@ def explain(
 ) -> None:
     """Explain why a request would be allowed or refused, rule by rule, and what would let it pass. Charges nothing.
 
-    With --id, say why a request was refused.
+    With --id, explains a past refusal.
     """
     if decision_id is not None:
         if facts:
@@ -74,12 +74,12 @@ def explanation_tree(explanation: Json) -> Tree:
     for rule in explanation["rules"]:
         _add_rule(tree, rule)
     if explanation["omitted"]:
-        tree.add(_text(f"and {explanation['omitted']:,} rules that have less to do with it", _MISSED))
+        tree.add(_text(f"and {explanation['omitted']:,} less relevant rules", _MISSED))
     return tree
 
 
 def event_tree(event: Json) -> Tree:
-    """Return what is known of a refusal as a tree."""
+    """Return a recorded refusal as a tree."""
     passed = "annotated" if event["reason"] == "annotate" else "would have been refused"
     verdict = passed if event["allowed"] else "refused"
     tree = Tree(_text(f"{verdict} by {event['rule']}: {event['reason']}", STYLES["refused"]))
@@ -93,7 +93,7 @@ def event_tree(event: Json) -> Tree:
     limit = tree.add(_text(f"limit of {event['dimension']} {event['subject']}".rstrip()))
     limit.add(_text(f"{event['remaining']:,} of {event['limit']:,} were left; the request cost {event['cost']:,}"))
     wait = (
-        "it would never have passed"
+        "it would never have been allowed"
         if event["retry_after"] is None
         else f"retry after {duration(event['retry_after'])}"
     )

@@ -1,4 +1,4 @@
-"""Rules files made of other limiters' configurations."""
+"""Converts other limiters' configurations to rules files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from headgate.rules.sources.export import text_of
 
 
 def import_envoy(contents: Mapping[str, bytes]) -> tuple[str, list[str]]:
-    """A rules file of envoyproxy/ratelimit's files, by name, and what has no equivalent. Raises `InvalidRule`."""
+    """Convert envoyproxy/ratelimit's files, by name, to a rules file. Also return what has no equivalent. Raises
+    `InvalidRule`."""
     documents = []
     for file, content in contents.items():
         try:
-            # Every scalar as the text that it is: a value of 007 or yes is meant so.
+            # Keep every scalar as text: a value of 007 or yes is meant literally.
             documents += [one for one in yaml.load_all(content, yaml.BaseLoader) if one is not None]
         except yaml.YAMLError as error:
             raise InvalidRule(Problem("", "", f"is not YAML: {' '.join(str(error).split())}", file)) from None

@@ -12,12 +12,12 @@ from typing import Self
 try:
     import termios
     import tty
-except ImportError:  # on Windows: then there is Ctrl-C
+except ImportError:  # on Windows: use Ctrl-C there
     termios = None  # type: ignore[assignment]
 
 
 class KeyboardReader:
-    """Reads keys from the terminal while it is open. Without a terminal, there are none."""
+    """Reads keys from the terminal while it is open. Without a terminal, it reads none."""
 
     def __init__(self) -> None:
         self._before: list[object] | None = None
@@ -44,6 +44,6 @@ class KeyboardReader:
             if self._before is None:
                 time.sleep(left)
             elif select.select([sys.stdin], [], [], left)[0]:
-                keys = os.read(sys.stdin.fileno(), 1024)  # past Python's buffer, of which `select` knows nothing
+                keys = os.read(sys.stdin.fileno(), 1024)  # not through Python's buffer, which `select` cannot see
                 if not keys or any(key in wanted for key in keys.decode(errors="replace")):  # none: end of input
                     return True

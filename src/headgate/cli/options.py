@@ -14,7 +14,7 @@ from headgate.cli.client import ServiceClient, find_token
 from headgate.cli.output import CommandFault, report_faults
 from headgate.settings import DEFAULT_SERVER, ClientSettings, variable
 
-ADMIN: Final = ("admin_token",)  # settings whose token to use
+ADMIN: Final = ("admin_token",)  # the settings with the token to use
 DATA: Final = ("data_token", "admin_token")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -98,7 +98,7 @@ def _content(file: Path) -> str:
     try:
         content = file.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "is not a text in UTF-8"
+        why = getattr(error, "strerror", None) or "is not UTF-8 text"
         raise CommandFault(f"--token-file: {file}: cannot be read: {why}") from error
     if not content:
         raise CommandFault(f"--token-file: {file}: is empty")

@@ -1,7 +1,7 @@
 """Output of commands: tables on terminals, plain text in pipes, JSON for programs; faults as one line on stderr.
 
-What is shown may come from anybody who ever sent a request. It is never read as markup, and control characters in it
-do not reach the terminal.
+Output may contain text from any client. It is never interpreted as markup, and its control characters do not reach the
+terminal.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def report_faults() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    except BrokenPipeError:  # who reads has had enough, as `head` has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the final flush does not fail
         raise typer.Exit from None
     except HeadgateError as error:
         complain("\n".join(printable(line) for line in str(error).split("\n")))
@@ -62,7 +62,7 @@ def report_faults() -> Iterator[None]:
 
 def emit(data: Any) -> None:
     """Print data as JSON."""
-    typer.echo(json.dumps(data, indent=2, default=str))  # TOML has times, JSON has none
+    typer.echo(json.dumps(data, indent=2, default=str))  # JSON has no times, TOML does
 
 
 def emit_lines(records: Iterable[Any]) -> None:
@@ -93,7 +93,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str = "") -> RenderableType:
-    """Print a table on a terminal."""
+    """Return a table for a terminal."""
     rows = list(rows)
     made = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
     for place, column in enumerate(columns):
@@ -104,7 +104,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str 
 
 
 def plain_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
-    """Return a table as plain lines, as wide as they need to be."""
+    """Yield a table as plain lines, as wide as needed."""
     rows = list(rows)
     lines = [[column.upper() for column in columns], *([cell(value) or "-" for value in row] for row in rows)]
     widths = [max(cell_len(line[place]) for line in lines) for place in range(len(columns))]
@@ -131,7 +131,7 @@ def cell(value: Cell) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text with control characters escaped, as `\\x1b`, so that a terminal does not obey them."""
+    """Return text with control characters escaped, as `\\x1b`, so that a terminal does not act on them."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
@@ -169,7 +169,7 @@ def local_time(text: str | None) -> str:
 
 
 def on_terminal() -> bool:
-    """Return whether a user can answer questions: whether stdin is a terminal."""
+    """Return whether a user can answer questions: stdin and stdout are terminals."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 

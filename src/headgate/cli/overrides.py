@@ -1,4 +1,4 @@
-"""`headgate overrides`: single users' own figures for rules."""
+"""`headgate overrides`: users' own limits for rules."""
 
 from __future__ import annotations
 

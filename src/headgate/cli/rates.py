@@ -16,32 +16,32 @@ class Tally(NamedTuple):
 
     allowed: int = 0
     refused: int = 0
-    shadow: int = 0  # allowed, though a rule that only logs would have refused
+    shadow: int = 0  # allowed, but a rule that only logs would have refused
 
     @property
     def checks(self) -> int:
         return sum(self)
 
     def since(self, before: Tally) -> Tally:
-        """Return the difference. After a restart, counts begin at zero, so it is all of them."""
+        """Return the difference. After a restart, counts start at zero, so it is all of them."""
         if any(now < then for now, then in zip(self, before, strict=True)):
             return self
         return Tally(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 class RuleKey(NamedTuple):
-    """A rule; or why there is none."""
+    """A rule, or the reason why there is none."""
 
     rule: str
-    reason: str = ""  # where there is no rule: `no_rule`, `exempt`
+    reason: str = ""  # if there is no rule: `no_rule`, `exempt`
 
 
 class Rate(NamedTuple):
-    """How busy a rule is."""
+    """A rule's rates."""
 
-    rule: str  # empty: checks that no rule applied to, and `reason` says why
+    rule: str  # empty for checks without a rule; `reason` is why
     reason: str
-    checks: float  # each second, as the next three
+    checks: float  # per second, as the next three
     allowed: float
     refused: float
     shadow: float
@@ -64,14 +64,14 @@ def tallies_of(page: str) -> dict[RuleKey, Tally]:
 
 
 def node_of(page: str) -> str:
-    """The machine that a page of metrics is of; empty: it does not say. Raises `ValueError`."""
+    """Return the machine in a page of metrics; empty if it names none. Raises `ValueError`."""
     wanted = [line for line in page.split("\n") if line.startswith(BUILD)]
     samples = [one for family in text_string_to_metric_families("\n".join([*wanted, ""])) for one in family.samples]
     return samples[0].labels.get("node", "") if samples else ""
 
 
 def rates(before: Mapping[RuleKey, Tally], after: Mapping[RuleKey, Tally], seconds: float) -> list[Rate]:
-    """Of every rule that has decided anything, the busiest first."""
+    """Return the rates of every rule with decisions, the busiest first."""
 
     def each() -> Iterator[Rate]:
         for key, tally in after.items():

@@ -1,4 +1,4 @@
-"""`headgate replay`: what rules would have done to the requests of access logs."""
+"""`headgate replay`: shows what rules would have done to the requests of access logs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def replay_logs(
     logs: Logs,
     rules: Annotated[Path, typer.Option(help="The rules file to try.", metavar="FILE", show_default=False)],
     against: Annotated[
-        Path | None, typer.Option(help="The rules file to compare with, usually the one in force.", metavar="FILE")
+        Path | None, typer.Option(help="The rules file to compare with, usually the current one.", metavar="FILE")
     ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Also write the report as one HTML page.", metavar="FILE", show_default=False)
@@ -96,16 +96,18 @@ def replay_logs(
     sort_window: SortWindow = "1h",
     as_json: AsJson = False,
 ) -> None:
-    """Show what rules would have done to the requests in access logs, with the real engine, on the log's clock.
+    """Show what rules would have done to the requests in access logs, with the real engine and the log's times.
 
-    Nothing is sent anywhere. Ctrl-C ends it with a report of what was replayed until then, and exit code 130.
+    Sends nothing anywhere. Ctrl-C ends it with a report of what was replayed so far, and exit code 130.
     """
     with report_faults():
         snapshot = load_rules(rules)
         other = None if against is None else load_rules(against)
         target = _target(snapshot, suggest_rule, refuse_at_most)
         if target is not None and "-" in logs:
-            raise CommandFault("--suggest reads a log several times, and standard input can be read once: name a file")
+            raise CommandFault(
+                "--suggest reads a log several times, but standard input can be read only once: name a file"
+            )
         report = replay_files(
             logs,
             snapshot,
@@ -164,15 +166,15 @@ def replay_files(
             with _progress("trying limits", quiet=quiet) as report_progress, suppress(KeyboardInterrupt):
                 report.suggestion = suggest(log, snapshot, target, progress=report_progress)
             if report.suggestion is None:
-                _warn("stopped before a limit was found: the log was replayed whole, and there is no suggestion")
+                _warn("stopped before a limit was found: the whole log was replayed, but there is no suggestion")
     except InvalidLog as error:
         raise CommandFault(str(error)) from error
     return report
 
 
 def load_rules(file: Path) -> Snapshot:
-    """Return the rules of a file. Raises `CommandFault` with everything that is wrong with them."""
-    from headgate.rules.sources.file import load  # noqa: PLC0415 - other commands need none of it
+    """Return the rules of a file. Raises `CommandFault` with every problem."""
+    from headgate.rules.sources.file import load  # noqa: PLC0415 - other commands do not need it
 
     try:
         return load(file)
@@ -209,7 +211,7 @@ def _warn(text: str) -> None:
 
 @contextmanager
 def _progress(what: str, *, quiet: bool) -> Iterator[Told | None]:
-    """Show a bar with the rate and the time left, on stderr, if that is a terminal."""
+    """Show a progress bar with the rate and the time left on stderr, if that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

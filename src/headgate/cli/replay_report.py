@@ -34,13 +34,13 @@ def show_report(report: Report) -> None:
 
 
 def bar(part: float) -> str:
-    """Return a share of 1 as a bar, to an eighth of a column. What is above 0 is never shown as nothing."""
+    """Return a share of 1 as a bar, to an eighth of a column. A value above 0 is never empty."""
     eighths = max(1, round(part * 8 * BAR_COLUMNS)) if part > 0 else 0
     return "█" * (eighths // 8) + (PARTS[eighths % 8 - 1] if eighths % 8 else "")
 
 
 def sparkline(values: Sequence[int], columns: int = MAX_SPARKS) -> str:
-    """Return numbers as a line of bars, at most so many. What is above 0 is never shown as nothing."""
+    """Return numbers as a line of at most `columns` bars. A value above 0 is never empty."""
     if len(values) > columns:
         size = -(-len(values) // columns)
         values = [sum(values[at : at + size]) for at in range(0, len(values), size)]
@@ -65,7 +65,7 @@ def _part(some: int, whole: int) -> str:
 def _show_summary(report: Report) -> None:
     names = ", ".join(f"{file['name']} ({file['format']})" for file in report.files)
     if not report.complete:
-        say("stopped before the end of the log: this report covers what was replayed until then", STYLES["warning"])
+        say("stopped before the end of the log: this report covers what was replayed so far", STYLES["warning"])
     say(names)
     if report.first is not None and report.last is not None:
         say(f"{report.first[:19].replace('T', ' ')} to {report.last[:19].replace('T', ' ')} UTC")
@@ -217,7 +217,7 @@ def _show_suggestion(suggestion: SuggestionReport) -> None:
 def _show_remarks(report: Report) -> None:
     for name, count, lines, why in (
         ("unreadable", report.unreadable, report.unreadable_lines, "could not be read"),
-        ("late", report.late, report.late_lines, "were out of order by more than the sort window, and are left out"),
+        ("late", report.late, report.late_lines, "were out of order by more than the sort window, and were skipped"),
     ):
         if count:
             say("")

@@ -57,11 +57,11 @@ def validate(
     files: Annotated[list[Path], typer.Argument(help="Rules files.", metavar="FILE...")], as_json: AsJson = False
 ) -> None:
     """Check rules files, without a service. Exit code 1: one is invalid; 2: one cannot be read."""
-    from headgate.rules.sources.file import load  # noqa: PLC0415 - the other commands need none of it
+    from headgate.rules.sources.file import load  # noqa: PLC0415 - other commands do not need it
 
     problems: list[Problem] = []
     for file in files:
-        _content(file)  # first: what cannot be read is neither good nor bad
+        _content(file)  # first: an unreadable file is neither valid nor invalid
     for file in files:
         try:
             rules = load(file).rules
@@ -91,8 +91,8 @@ def apply(
 ) -> None:
     """Replace a service's rules with those of a file, all or nothing. Shows what will change first.
 
-    Rules, tiers and exemptions that the file does not have are deleted. Users that it lists become what it says; others
-    stay, but for their overrides of rules that go. For either, the token needs the scope users, too.
+    Rules, tiers and exemptions that the file does not have are deleted. Users that it lists are replaced; others stay,
+    except for their overrides of deleted rules. To change users, the token needs the scope users, too.
     """
     content = _content(file)
     planned = _put(client, file, content, dry_run=True)
@@ -123,7 +123,7 @@ def diff(
 ) -> None:
     """Show what `apply` would change. Exit code 0: nothing, 1: something, or the file is invalid.
 
-    With --replay, also say whose requests of an access log would be decided otherwise.
+    With --replay, also shows which requests of an access log would be decided differently.
     """
     planned = _put(client, file, _content(file), dry_run=True)
     report = _replay(client, file, replay, quiet=as_json) if replay else None
@@ -175,11 +175,11 @@ def import_rules(
 ) -> None:
     """Convert another limiter's configuration to a rules file, without a service.
 
-    What has no equivalent is listed on stderr. --from envoy-ratelimit reads YAML of envoyproxy/ratelimit.
+    Lists on stderr what has no equivalent. --from envoy-ratelimit reads YAML of envoyproxy/ratelimit.
     """
     if source != "envoy-ratelimit":
         raise typer.BadParameter(f"must be envoy-ratelimit, got {source!r}", param_hint="--from")
-    from headgate.cli.import_rules import import_envoy  # noqa: PLC0415 - the other commands need none of it
+    from headgate.cli.import_rules import import_envoy  # noqa: PLC0415 - other commands do not need it
 
     contents = {str(file): _content(file) for file in files}
     try:

@@ -1,4 +1,4 @@
-"""`headgate serve`: the service."""
+"""`headgate serve`: runs the service."""
 
 from __future__ import annotations
 
@@ -210,13 +210,13 @@ def _run(settings: Settings, *, hints: bool) -> None:
 
     if settings.workers == 1:
         with collection_paused():
-            from headgate.service import server  # noqa: PLC0415 - the other commands need none of it
+            from headgate.service import server  # noqa: PLC0415 - other commands do not need it
         server.run(settings, started)
         return
     if settings.in_memory:
         log.warning(
-            "%d workers with counters in memory: each counts for itself, so that a client may get up to %d times a "
-            "limit; for one count, leave HEADGATE_STORE (--store) out, or set it to a Redis or Valkey",
+            "%d workers with counters in memory: each counts separately, so a client may get up to %d times a "
+            "limit; to share counts, leave HEADGATE_STORE (--store) out, or set it to a Redis or Valkey",
             *(settings.workers, settings.workers),
         )
     with collection_paused():
@@ -266,12 +266,12 @@ def _console(url: str, settings: Settings, address: Address) -> str:
 def _counters(settings: Settings) -> str:
     whose = "this process" if settings.workers == 1 else "each worker"
     if settings.in_memory:
-        return f"in memory, of {whose} alone"
-    return "in a Valkey of its own, shared by its processes" if settings.embedded else "in Redis"
+        return f"in memory, only in {whose}"
+    return "in a bundled Valkey, shared by its processes" if settings.embedded else "in Redis"
 
 
 def _hints(url: str, settings: Settings, page: str) -> list[str]:
-    """Commands to try. `page` is where to look afterwards: the console, or the API's documentation without one."""
+    """Return commands to try. `page` is the page to open: the console, or the API's documentation."""
     post = f"curl -s{'k' if settings.tls else ''}"
     if settings.data_token is not None:
         post += " -H 'Authorization: Bearer <data token>'"

@@ -1,4 +1,4 @@
-"""Parsing of times and durations."""
+"""Parses times and durations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.errors import InvalidQuota
 
 
 def seconds_of(text: str, option: str) -> float:
-    """Seconds of a duration like `30d`, or of a number of seconds. Raises `typer.BadParameter`."""
+    """Parse a duration like `30d`, or a number of seconds. Raises `typer.BadParameter`."""
     seconds = _seconds(text)
     if seconds is None:
         raise typer.BadParameter(f"must be a duration, as in 90s, 12h or 30d, got {text!r}", param_hint=option)
@@ -19,7 +19,7 @@ def seconds_of(text: str, option: str) -> float:
 
 
 def time_of(text: str, option: str, now: datetime) -> str:
-    """A time in UTC, as the API has it: of a time (local, if it does not say where), or of a duration before `now`.
+    """Parse a time (local by default), or a duration before `now`, and return it in UTC for the API.
 
     Raises `typer.BadParameter`.
     """
@@ -33,7 +33,7 @@ def time_of(text: str, option: str, now: datetime) -> str:
 
 
 def later_time_of(text: str, option: str, now: datetime) -> str:
-    """A time in UTC: of a time (local, if it does not say where), or of a duration after `now`.
+    """Parse a time (local by default), or a duration after `now`, and return it in UTC.
 
     Raises `typer.BadParameter`.
     """

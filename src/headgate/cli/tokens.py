@@ -1,4 +1,4 @@
-"""`headgate token create`, `list` and `revoke`: who may call the service."""
+"""`headgate token create`, `list` and `revoke`: tokens of the service's callers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def create(
         return
     say(made["token"])
     note = f"token {made['id']} of {made['name']}: {made['role']}, for {', '.join(made['scopes'])}"
-    typer.echo(f"{note}, until {local_time(made['expires'])}. Keep it now: it is not shown again.", err=True)
+    typer.echo(f"{note}, until {local_time(made['expires'])}. Save it now: it is not shown again.", err=True)
 
 
 @app.command("list")

@@ -1,4 +1,4 @@
-"""`headgate top`: a live view of the busiest rules, and of who hits limits most."""
+"""`headgate top`: a live view of the busiest rules, and of the clients that hit limits most."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headgate.cli.output import Cell, CommandFault, duration, emit, emit_lines, 
 from headgate.cli.rates import Rate, RuleKey, Tally, node_of, rates, tallies_of
 from headgate.cli.times import seconds_of, time_of
 
-SUBJECTS_SECONDS: Final = 5.0  # between questions who hits limits: the answer takes the database some work
+SUBJECTS_SECONDS: Final = 5.0  # between queries for subjects, which cost the database some work
 MOST_SUBJECTS: Final = 20
 RULE_COLUMNS: Final = ("rule", "checks/s", "allowed/s", "refused/s", "shadow/s", "checks")
 SUBJECT_COLUMNS: Final = ("who", "rule", "refused", "shadow")
@@ -30,12 +30,12 @@ class View(NamedTuple):
     """One update of the screen."""
 
     server: str
-    node: str  # whose rates these are; empty: it does not say
+    node: str  # the node with these rates; empty if unknown
     rates: list[Rate]
     subjects: list[Json]  # of all nodes
     period: float  # of the subjects, in seconds
-    fault: str = ""  # why there is nothing new to see
-    hidden: str = ""  # why subjects are not to be seen
+    fault: str = ""  # why there is no new data
+    hidden: str = ""  # why subjects cannot be shown
 
 
 class Watch:
@@ -45,8 +45,8 @@ class Watch:
         self._client = client
         self._period = period
         self._now = now
-        self._last: tuple[float, str, dict[RuleKey, Tally]] | None = None  # when, of which node, and what
-        self._subjects: tuple[float, list[Json], str] | None = None  # when, who, and why they are not to be seen
+        self._last: tuple[float, str, dict[RuleKey, Tally]] | None = None  # time, node and counts
+        self._subjects: tuple[float, list[Json], str] | None = None  # time, subjects, and why they cannot be shown
         self._view = View(client.server, "", [], [], self._period)
 
     def look(self) -> View:
@@ -61,7 +61,7 @@ class Watch:
         self._last = now, node, counted
         subjects, hidden = self._top(now)
         server = self._client.server
-        if node != last:  # the counts of one are not to be subtracted from those of the other
+        if node != last:  # counts of different nodes cannot be subtracted
             fault = f"{server} is several nodes, {last} and {node} among them: name one of them with --server"
             return View(server, node, [], subjects, self._period, fault=fault, hidden=hidden)
         found = rates(before, counted, max(now - then, 1e-3))
@@ -82,7 +82,7 @@ class Watch:
             try:
                 page = self._client.get("/api/v1/events/top", {"since": since, "limit": MOST_SUBJECTS})
                 self._subjects = now, page["top"], ""
-            except CommandFault as fault:  # this needs a token, and the rest does not
+            except CommandFault as fault:  # only this part needs a token
                 self._subjects = now, [], str(fault).partition("\n")[0]
         return self._subjects[1:]
 
@@ -99,7 +99,7 @@ def top(
 ) -> None:
     """Show the busiest rules and the clients that hit limits most, live. Press q to quit.
 
-    With --json, one object on a line for each look.
+    With --json, prints one object on a line for each update.
     """
     watch = Watch(client, seconds_of(period, "--period"))
     console = Console(highlight=False)
@@ -115,7 +115,7 @@ def top(
         else:
             _live(watch, interval, console)
     except KeyboardInterrupt:
-        pass  # the usual way to leave
+        pass  # the usual way to quit
 
 
 def as_data(view: View) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def as_data(view: View) -> dict[str, Any]:
 
 
 def screen(view: View, height: int) -> RenderableType:
-    """A view for a terminal with so many lines."""
+    """Return a view for a terminal with `height` lines."""
     room = max(3, (height - 12) // 2)
     parts: list[RenderableType] = [_head(view), Text()]
     if view.rates:
@@ -150,10 +150,10 @@ def screen(view: View, height: int) -> RenderableType:
         rows = map(_subject_row, view.subjects[:room])
         parts.append(table(SUBJECT_COLUMNS, rows, title=f"hits limits most, {_whose_subjects(view)}"))
     elif view.hidden:
-        parts.append(Text(f"\nwho hits limits is not to be seen: {printable(view.hidden)}", "yellow"))
+        parts.append(Text(f"\nclients that hit limits cannot be shown: {printable(view.hidden)}", "yellow"))
     elif view.rates:
         parts.append(Text("\nnobody has hit a limit lately", "dim"))
-    parts.append(Text("\nq: leave", "dim"))
+    parts.append(Text("\nq: quit", "dim"))
     return Group(*parts)
 
 
@@ -192,7 +192,7 @@ def _print(view: View) -> None:
         say(f"who hits limits: {_whose_subjects(view)}")
         show_table(SUBJECT_COLUMNS, map(_subject_row, view.subjects))
     elif view.hidden:
-        typer.echo(f"headgate: who hits limits is not to be seen: {printable(view.hidden)}", err=True)
+        typer.echo(f"headgate: clients that hit limits cannot be shown: {printable(view.hidden)}", err=True)
 
 
 def _live(watch: Watch, interval: float, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""`headgate users`: their tiers, one by one or by the thousand."""
+"""`headgate users`: users' tiers, singly or in batches."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _batch(file: str) -> Json:
     kind = "TOML" if file.endswith(".toml") else "JSON"
     try:
         data = tomllib.loads(content.decode()) if kind == "TOML" else json.loads(content)
-        data = json.loads(json.dumps(data, default=lambda time: time.isoformat()))  # TOML has times, JSON has none
+        data = json.loads(json.dumps(data, default=lambda time: time.isoformat()))  # JSON has no times, TOML does
     except (ValueError, AttributeError) as error:
         raise CommandFault(f"{file}: is not {kind}: {error}", code=1) from error
     if not isinstance(data, dict):

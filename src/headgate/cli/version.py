@@ -12,7 +12,7 @@ from headgate.cli.output import emit, say
 
 
 def print_version(wanted: bool) -> None:
-    """What `headgate --version` does."""
+    """Print the version and exit, for `headgate --version`."""
     if wanted:
         version()
         raise typer.Exit

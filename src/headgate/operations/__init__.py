@@ -1,7 +1,7 @@
-"""What operators do: read and change rules, users, exemptions and the change log, for every interface.
+"""Operators' actions: read and change rules, users, exemptions and the change log, for every interface.
 
-The admin API, the console and whatever comes next call this. Nothing of HTTP is in here, and no SQL. Every operation
-says who asks for it, a `Caller`, and raises `Forbidden` when they may not.
+The admin API and the console call this package. It contains neither HTTP nor SQL. Every operation takes a `Caller`, and
+raises `Forbidden` if the caller lacks the permission.
 """
 
 from headgate.operations.caller import Caller, Role, Scope

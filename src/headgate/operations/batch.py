@@ -1,4 +1,4 @@
-"""Users and overrides as callers send them: one, or many at once."""
+"""Reads users and overrides as callers send them, singly or in batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BATCH: Final = ("users", "overrides")
 
 
 def users_of(entries: list[Any]) -> list[User]:
-    """Users of tables as JSON has them, and the change log: a text that is a time becomes it. Raises `InvalidRule`."""
+    """Read users from JSON tables, as in the change log; strings that are times become times. Raises `InvalidRule`."""
     for entry in entries:
         overrides = entry.get("overrides") if isinstance(entry, dict) else None
         if isinstance(overrides, list):
@@ -27,19 +27,19 @@ def users_of(entries: list[Any]) -> list[User]:
 
 
 def _with_time(table: Table) -> Table:
-    """JSON has no times: a text that is one becomes it. What is null is left out, as TOML has no null."""
+    """Convert an override from JSON: parse its time, and drop nulls, which TOML cannot express."""
     table = {name: value for name, value in table.items() if value is not None}
     if isinstance(table.get("expires"), str):
-        with suppress(ValueError):  # for those to complain about who know what the field is for
+        with suppress(ValueError):  # the field's own check reports it
             table["expires"] = datetime.fromisoformat(table["expires"])
     return table
 
 
 def batch_of(table: Table) -> tuple[list[User], dict[str, list[Override]]]:
-    """The users of a batch, and its overrides by user. Raises `InvalidRule` with every problem."""
+    """Read the users of a batch, and its overrides by user. Raises `InvalidRule` with every problem."""
     lists = {name: [] if table.get(name) is None else table[name] for name in _BATCH}
     problems = [
-        Problem("batch", name, "unknown key: there are users and overrides") for name in table if name not in _BATCH
+        Problem("batch", name, "unknown key; expected users and overrides") for name in table if name not in _BATCH
     ]
     problems += [
         Problem("batch", name, f"must be a list, got {value!r:.80}")
@@ -76,7 +76,7 @@ def _without_nulls(entry: Any) -> Any:
 
 
 def _twice(users: Sequence[User], whole: int) -> Iterator[Problem]:
-    """Yield what a batch says twice, of which only one could count. The first `whole` users are meant entirely."""
+    """Yield a problem for everything that a batch contains twice. The first `whole` users are complete ones."""
     seen: set[str] = set()
     for user in users[:whole]:
         if user.id in seen:

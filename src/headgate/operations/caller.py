@@ -1,4 +1,4 @@
-"""Caller: who asks for something, and what they may do."""
+"""Caller: who calls an operation, and with which permissions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headgate.errors import Forbidden
 Role = Literal["viewer", "operator", "admin"]
 Scope = Literal["check", "rules", "users", "events", "tokens"]
 
-ROLES: Final[tuple[Role, ...]] = get_args(Role)  # each may do what those before it may
+ROLES: Final[tuple[Role, ...]] = get_args(Role)  # each includes the ones before it
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 
@@ -19,14 +19,14 @@ class Caller(NamedTuple):
     name: str  # for the change log
     role: Role
     scopes: frozenset[Scope]
-    reason: str = ""  # why they change what they change, for the change log
+    reason: str = ""  # the reason of changes, for the change log
 
     def may(self, scope: Scope, role: Role = "viewer") -> bool:
-        """Whether they may do what asks for this."""
+        """Return whether the caller has this scope and role."""
         return scope in self.scopes and ROLES.index(self.role) >= ROLES.index(role)
 
     def require(self, scope: Scope, role: Role = "viewer") -> None:
-        """Raises `Forbidden` unless they may do what asks for this."""
+        """Raise `Forbidden` unless the caller has this scope and role."""
         if scope not in self.scopes:
             raise Forbidden(f"this token is not for {scope}: its scopes are {', '.join(sorted(self.scopes))}")
         if ROLES.index(self.role) < ROLES.index(role):

@@ -1,4 +1,4 @@
-"""ChangeLog: who changed what, and the way back."""
+"""ChangeLog: shows who changed what, and reverts changes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from headgate.rules.users import Tier, User
 __all__ = ["KINDS", "Change", "ChangeLog", "Kind"]
 
 Kind = Literal["rule", "tier", "exemption", "settings", "user", "counts", "token"]
-KINDS: Final[Mapping[Scope, tuple[Kind, ...]]] = {  # what each scope may know of
+KINDS: Final[Mapping[Scope, tuple[Kind, ...]]] = {  # the kinds that each scope may see
     "rules": ("rule", "tier", "exemption", "settings"),
     "users": ("user", "counts"),
     "tokens": ("token",),
 }
 _SCOPES: Final[Mapping[str, Scope]] = {kind: scope for scope, kinds in KINDS.items() for kind in kinds}
-_ROLES: Final[Mapping[Scope, Role]] = {"rules": "admin", "users": "operator"}  # that changes take
+_ROLES: Final[Mapping[Scope, Role]] = {"rules": "admin", "users": "operator"}  # that changes need
 
 
 class ChangeLog:
-    """Shows what the caller's scopes cover: with `rules`, also tiers, exemptions and settings; `users`; `tokens`."""
+    """The changes that the caller's scopes cover: `rules` (with tiers, exemptions and settings), `users`, `tokens`."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -44,7 +44,7 @@ class ChangeLog:
         before: int | None = None,
         most: int = 100,
     ) -> Sequence[Change]:
-        """The latest changes first; for the next page, give the last one's `id` as `before`."""
+        """Return changes, the latest first. For the next page, pass the last one's `id` as `before`."""
         covered = [one for scope, kinds in KINDS.items() if scope in caller.scopes for one in kinds]
         if not covered or (kind is not None and kind not in covered):
             wanted = "one of the scopes rules, users and tokens" if kind is None else f"the scope for {kind} changes"
@@ -53,11 +53,11 @@ class ChangeLog:
         return self._storage.kept_log.log(kind=kinds, subject=subject, before=before, most=most)
 
     def revert(self, caller: Caller, change_id: int, *, together: bool = False, dry_run: bool = False) -> AppliedChange:
-        """Make what a change changed what it was before; with `together`, all that its transaction changed.
+        """Restore the values before a change; with `together`, before its whole transaction.
 
-        It is a change of its own, which can be reverted in turn. Overrides that have expired meanwhile do not come
-        back. Raises `NotFound`; `ChangeConflict` when something else changed it since, or it is a token's;
-        `InvalidRule` when what was before does not fit any more; `Forbidden`.
+        This is itself a change, and can be reverted. Overrides that have expired since are not restored. Raises
+        `NotFound`; `ChangeConflict` if a later change touched the same thing, or the change is a token's;
+        `InvalidRule` if the old values no longer fit; `Forbidden`.
         """
         with self._storage.writable.begin(caller.name, reason=caller.reason, dry_run=dry_run) as transaction:
             change = transaction.change(change_id)
@@ -120,7 +120,7 @@ def _restore_settings(transaction: Transaction, change: Change) -> None:
 
 
 def _restore_users(transaction: Transaction, changes: Iterable[Change]) -> None:
-    """Of several changes of one user, the last one counts: they come from the latest to the first."""
+    """Restore users from their changes, the latest first: of several changes of one user, the earliest counts."""
     before: dict[str, Table | None] = {}
     for change in changes:
         before[change.subject] = change.before
@@ -130,8 +130,8 @@ def _restore_users(transaction: Transaction, changes: Iterable[Change]) -> None:
 
 
 _FINAL: Final = {
-    "token": "a change of a token cannot be reverted: make a new one, or revoke this one",
-    "counts": "counts that were reset do not come back",
+    "token": "a change of a token cannot be reverted: create a new token, or revoke this one",
+    "counts": "a reset of counts cannot be reverted",
 }
 _RESTORE: Final = {
     "rule": _restore_rule,

@@ -1,10 +1,10 @@
-"""Tries changed rules on recorded events: how many of those decisions would be others.
+"""Tries changed rules on recorded events: counts the decisions that would change.
 
-Only refusals are recorded, and what shadows would have refused. What had been admitted until then is known from each
-event: the limit less what remained. To that comes what the changed rules would have admitted of the earlier events,
-which is counted with the real engine. So it is exact for a rule whose limit or action is another, and whose window and
-algorithm are the same; for others, what had been admitted is taken as it was. Events of rules that limit concurrency
-are left out: they do not say when requests ended.
+Only refusals are recorded, and what shadow rules would have refused. Each event shows what had been allowed until then:
+the limit minus what remained. The real engine adds what the changed rules would have allowed of the earlier events. So
+the result is exact for a rule whose limit or action changes, and whose window and algorithm stay. For other rules, what
+had been allowed is taken as it was. Events of rules that limit concurrency are ignored: they do not show when requests
+ended.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from headgate.replay.run import NO_BOUND, LogClock, fresh
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
 
-MAX_EVENTS: Final = 50_000  # that are looked at: the latest
+MAX_EVENTS: Final = 50_000  # the latest ones are tried
 PAGE: Final = 1_000
 _FACTS: Final = ("user", "ip", "api_key", "tenant", "endpoint", "method", "tier")
 
 
 def try_events(events: Events, snapshot: Snapshot, since_us: int | None, until_us: int | None) -> dict[str, Any]:
-    """Say how many recorded decisions rules would make differently. Raises `DatabaseError`."""
+    """Return how many recorded decisions the rules would change. Raises `DatabaseError`."""
     found = _read(events, EventFilter(since_us=since_us, until_us=until_us))
     trial = _Trial(snapshot)
     for event in reversed(found):
@@ -57,7 +57,7 @@ class _Trial:
         self._rules = {rule.id: rule for rule in snapshot.rules}
         self.left_out = 0
         self.newly_allowed: Counter[str] = Counter()  # by the rule that refused
-        self.newly_refused: Counter[str] = Counter()  # by the rule that was a shadow
+        self.newly_refused: Counter[str] = Counter()  # by the shadow rule
 
     def decide(self, event: Event) -> None:
         rule = self._rules.get(event.rule)
@@ -79,7 +79,7 @@ class _Trial:
         decision = self._limiter.decide(facts, cost=cost, peek=True)
         if not decision.plan.limits:
             return decision.allowed
-        used = event.limit - event.remaining  # by what was really admitted
+        used = event.limit - event.remaining  # by requests that were really allowed
         for limit, outcome, costs in zip(decision.plan.limits, decision.outcomes, decision.costs, strict=True):
             left = outcome.remaining - (used if limit.rule == event.rule else 0)
             if limit.enforced and left < costs:

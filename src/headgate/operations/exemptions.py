@@ -1,4 +1,4 @@
-"""Exemptions: who is never limited."""
+"""Exemptions: clients that are never limited."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ FIELDS: Final = ("type", "value")
 
 
 class Exemptions:
-    """Reading takes the scope `rules`; changing it, the role `admin`, too."""
+    """Operations on exemptions. Reading needs the scope `rules`; changing also the role `admin`."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     def page(self, caller: Caller, *, after: tuple[str, str] | None = None, most: int = 100) -> Sequence[Exemption]:
-        """Exemptions by type and value; for the next page, give the last one's as `after`."""
+        """Return exemptions by type and value. For the next page, pass the last one's as `after`."""
         caller.require("rules")
         changes = self._storage.changes
         found = self._storage.snapshot.exemptions if changes is None else changes.exemptions()
@@ -40,7 +40,7 @@ class Exemptions:
         return exemption, is_new
 
     def delete(self, caller: Caller, table: dict[str, Any]) -> None:
-        """End an exemption. Raises `NotFound`, `InvalidRule`."""
+        """Delete an exemption. Raises `NotFound`, `InvalidRule`."""
         caller.require("rules", "admin")
         changes, exemption = self._storage.writable, exemption_from(table)
         with changes.begin(caller.name, reason=caller.reason) as change:
@@ -48,7 +48,7 @@ class Exemptions:
 
 
 def exemption_from(table: dict[str, Any]) -> Exemption:
-    """The exemption of a table as a rules file has it. Raises `InvalidRule` with every problem."""
+    """Read an exemption from a rules file's table. Raises `InvalidRule` with every problem."""
     problems = [Problem("exemption", name, "unknown key") for name in table if name not in FIELDS]
     problems += [Problem("exemption", name, "is missing") for name in FIELDS if name not in table]
     if problems:

@@ -1,4 +1,4 @@
-"""What operators see of the processes that serve."""
+"""The state of serving processes, as operators see it."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from headgate.audit.usage import Second
 
 
 class NodeStatus(NamedTuple):
-    """One process that serves."""
+    """The state of a serving process."""
 
     id: str  # host and process
     version: str  # of Headgate
     started_us: int
-    seen_us: int  # when it last said how it is doing
-    missing: bool  # that was too long ago
-    rules: str | None  # the version of the rules that it has in force
+    seen_us: int  # time of its last report
+    missing: bool  # its last report is too old
+    rules: str | None  # the version of its current rules
     draining: bool
-    faults: Mapping[str, tuple[str, int]]  # what is degraded: why, and since when
+    faults: Mapping[str, tuple[str, int]]  # by part: what fails, and since when
 
 
 class Fleet(Protocol):
-    """All processes that serve: `headgate.service.fleet`."""
+    """All serving processes: `headgate.service.fleet`."""
 
     def nodes(self) -> Sequence[NodeStatus]:
-        """All processes, by id."""
+        """Return the state of all processes, by id."""
 
     def seconds(self, since: int = 0) -> Sequence[Second]:
-        """What all of them decided in each second after this one."""
+        """Return the decisions of all processes in each second after `since`."""
 
     def is_draining(self) -> bool:
-        """Whether this process is about to stop."""
+        """Return whether this process is stopping."""

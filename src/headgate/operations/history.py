@@ -1,4 +1,4 @@
-"""History: what was refused, and what rules had in the past."""
+"""History: past refusals and usage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Cursor", "Event", "EventFilter", "History", "Refusals", "Top", "Traf
 
 
 class History:
-    """Takes the scope `events`. Every method raises `DatabaseError`."""
+    """Queries of past events and usage. They need the scope `events`. Every method raises `DatabaseError`."""
 
     def __init__(self, events: Events, usage: UsageHistory) -> None:
         self._events = events
@@ -22,34 +22,34 @@ class History:
     def events(
         self, caller: Caller, wanted: EventFilter, *, after: Cursor | None = None, most: int = 100
     ) -> Sequence[Event]:
-        """Events, the latest first; for the next page, give the last one's time and id as `after`."""
+        """Return events, the latest first. For the next page, pass the last one's time and id as `after`."""
         caller.require("events")
         return self._events.page(wanted, after=after, most=most)
 
     def top_subjects(
         self, caller: Caller, *, since_us: int, until_us: int, rule: str | None = None, most: int = 10
     ) -> Sequence[Top]:
-        """Whom the rules refused most, or would have; or one rule."""
+        """Return the subjects with the most events, of all rules or of one."""
         caller.require("events")
         return self._events.top(rule=rule, since_us=since_us, until_us=until_us, most=most)
 
     def refusals(self, caller: Caller, fact: str, subject: str, period: Period) -> Sequence[Refusals]:
-        """How often a subject was refused, or would have been, in each step of a period that had any."""
+        """Return a subject's refusals in each step of a period, without empty steps."""
         caller.require("events")
         span = {"since_us": period.since_us, "until_us": period.until_us}
         return self._events.refusals(fact, subject, **span, step=period.step)
 
     def top_rules(self, caller: Caller, *, since_us: int, until_us: int, most: int = 10) -> Sequence[UsageStep]:
-        """The rules that refused most, and all that they had in the period."""
+        """Return the rules that refused most, with their counts in the period."""
         caller.require("events")
         return self._usage.top(since_us=since_us, until_us=until_us, most=most)
 
     def usage(self, caller: Caller, rules: Collection[str], period: Period) -> Sequence[UsageStep]:
-        """What rules had in each step of a period that had traffic. The empty id is all checks, each counted once."""
+        """Return rules' counts in each step of a period, without empty steps. The empty id is all checks, each once."""
         caller.require("events")
         return self._usage.series(rules, since_us=period.since_us, until_us=period.until_us, step=period.step)
 
     def traffic(self, caller: Caller, rules: Collection[str], period: Period) -> Sequence[Traffic]:
-        """How many checks rules had in each step of a period that had traffic, and how many were refused."""
+        """Return rules' numbers of checks and refusals in each step of a period, without empty steps."""
         caller.require("events")
         return self._usage.traffic(rules, since_us=period.since_us, until_us=period.until_us, step=period.step)

@@ -1,4 +1,4 @@
-"""Operations: everything that operators do, by what they do it to."""
+"""Operations: all operators' actions, grouped by what they act on."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headgate.rules.holder import Source
 
 
 class Operations:
-    """Safe to share between threads, but for what is async: that belongs to the event loop of `limiter`.
+    """All operations. Safe to share between threads, except async methods, which belong to the event loop of `limiter`.
 
-    `changes` is what changes the rules of `source` (`source.changes()`, so that they are in force here at once), or
-    None where they are in a file: then they can only be read. `log` reads the change log; without one, `changes` does.
+    `changes` changes the rules of `source` (pass `source.changes()`, so that changes apply here at once); None if they
+    are in a file, and can only be read. `log` reads the change log; by default `changes` does.
     """
 
     def __init__(
@@ -26,11 +26,11 @@ class Operations:
     ) -> None:
         storage = Storage(source=source, changes=changes, log=log or changes)
         self.source = source
-        self.limiter = limiter  # of the data plane
+        self.limiter = limiter  # the data plane's
         self.rules = Rules(storage)
         self.users = Users(storage, limiter)
         self.exemptions = Exemptions(storage)
         self.subjects = Subjects(storage, self.users, limiter)
         self.changes = ChangeLog(storage)
-        self.place = None if changes is not None else storage.place  # where rules are that cannot be changed here
+        self.place = None if changes is not None else storage.place  # the place of rules that cannot be changed here
         self.trials = Trials(storage, limiter)

@@ -1,4 +1,4 @@
-"""Rules: read and changed one by one, or all at once as a rules file."""
+"""Operations on rules: singly, or all at once as a rules file."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from headgate.rules.sources.document import parse_toml, rule_from, snapshot_of
 from headgate.rules.sources.export import text_of
 
 Table = dict[str, Any]
-Expect = Callable[[int | None], None]  # raises unless this is the version that the caller expects; None: there is none
+Expect = Callable[[int | None], None]  # raises unless the caller expects this version; None: no rule exists
 
 
 class StoredRule(NamedTuple):
-    """A rule, and its version; None where rules are in a file."""
+    """A rule and its version, which is None if rules are in a file."""
 
     rule: Rule
     version: int | None
 
 
 class AppliedChange(NamedTuple):
-    """What a change of several things did, or with `dry_run` would do."""
+    """The result of a change of several things, or with `dry_run` its preview."""
 
     dry_run: bool
-    version: int  # of what was changed; with `dry_run`, as it is
+    version: int  # the new version; with `dry_run`, the current one
     changes: list[Table]  # `action`, `kind`, `subject`, `before`, `after`
 
 
 def expect_anything(_version: int | None) -> None:
-    """Have no expectation."""
+    """Accept any version."""
 
 
 class Rules:
-    """Reading takes the scope `rules`; changing it, the role `admin`, too."""
+    """Operations on rules. Reading needs the scope `rules`; changing also the role `admin`."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     def page(self, caller: Caller, *, after: str | None = None, most: int = 100) -> Sequence[StoredRule]:
-        """Rules by id; for the next page, give the last one's id as `after`."""
+        """Return rules by id. For the next page, pass the last one's id as `after`."""
         caller.require("rules")
         if self._storage.changes is not None:
             return [StoredRule(*entry) for entry in self._storage.changes.rules(after=after, most=most)]
@@ -55,7 +55,7 @@ class Rules:
         return [StoredRule(rule, None) for rule in rules if after is None or rule.id > after][:most]
 
     def get(self, caller: Caller, rule_id: str) -> StoredRule:
-        """One rule. Raises `NotFound`."""
+        """Return one rule. Raises `NotFound`."""
         caller.require("rules")
         if self._storage.changes is not None:
             entry = self._storage.changes.rule(rule_id)
@@ -67,7 +67,7 @@ class Rules:
         return found
 
     def create(self, caller: Caller, table: Table) -> RuleRecord:
-        """Create a rule of a table as a rules file has it. Raises `InvalidRule`; `ChangeConflict`: its id is taken."""
+        """Create a rule from a rules file's table. Raises `InvalidRule`, and `ChangeConflict` if its id exists."""
         caller.require("rules", "admin")
         changes, rule = self._storage.writable, _rule(table)
         with changes.begin(caller.name, reason=caller.reason) as change:
@@ -77,7 +77,8 @@ class Rules:
     def put(
         self, caller: Caller, rule_id: str, table: Table, *, expect: Expect = expect_anything
     ) -> tuple[RuleRecord, bool]:
-        """Create or replace a rule. Returns it, and whether it is new. Raises `InvalidRule`, and what `expect` does."""
+        """Create or replace a rule. Returns it, and whether it is new. Raises `InvalidRule`, and what `expect`
+        raises."""
         caller.require("rules", "admin")
         changes = self._storage.writable
         if table.setdefault("id", rule_id) != rule_id:
@@ -98,7 +99,7 @@ class Rules:
     def delete(
         self, caller: Caller, rule_id: str, *, with_overrides: bool = False, expect: Expect = expect_anything
     ) -> None:
-        """Delete a rule. Raises `NotFound`, `InvalidRule` when users have overrides of it, and what `expect` does."""
+        """Delete a rule. Raises `NotFound`, `InvalidRule` if users have overrides of it, and what `expect` raises."""
         caller.require("rules", "admin")
         with self._storage.writable.begin(caller.name, reason=caller.reason) as change:
             before = change.entry(rule_id)
@@ -109,7 +110,7 @@ class Rules:
     # All at once
 
     def ruleset(self, caller: Caller) -> tuple[Snapshot, str]:
-        """Rules, tiers, exemptions, penalties and settings, and their version. Users of a database are not in it."""
+        """Return rules, tiers, exemptions, penalties and settings, with their version, without a database's users."""
         caller.require("rules")
         if self._storage.changes is None:
             return self._storage.snapshot, self._storage.snapshot.version
@@ -120,17 +121,17 @@ class Rules:
     def apply(
         self, caller: Caller, content: bytes, *, dry_run: bool = False, expect: Expect = expect_anything
     ) -> AppliedChange:
-        """Make all rules those of a rules file, all or nothing.
+        """Replace all rules by those of a rules file, all or nothing.
 
-        Users that it lists become what it says; others stay, but for overrides of rules that go. Either takes the
-        scope `users`, too. Raises `InvalidRule`, `Forbidden`, and what `expect` does with the version of what it may
+        Users that it lists are replaced; others stay, except for their overrides of deleted rules. Changing users needs
+        the scope `users`, too. Raises `InvalidRule`, `Forbidden`, and what `expect` raises for the version of what may
         change.
         """
         caller.require("rules", "admin")
         changes = self._storage.writable
         with collection_paused():
             snapshot = snapshot_of(parse_toml(content), version="")
-        if snapshot.users:  # even if nothing were to change: that, too, says what they have
+        if snapshot.users:  # even without changes: that, too, would reveal users
             _require_users(caller, "it has users")
         with changes.begin(caller.name, reason=caller.reason, dry_run=dry_run) as change:
             version = change.version_under(snapshot)
@@ -144,23 +145,23 @@ class Rules:
         return AppliedChange(dry_run, version, differences)
 
     def snapshot(self, caller: Caller) -> Snapshot:
-        """What is in force: its tiers, its settings."""
+        """Return the current snapshot."""
         caller.require("rules")
         return self._storage.snapshot
 
 
 def ruleset_text(snapshot: Snapshot) -> str:
-    """A snapshot as a rules file."""
+    """Return a snapshot as a rules file."""
     return text_of(snapshot)
 
 
 def _rule(table: Table) -> Rule:
-    table.pop("version", None)  # ours to say: who sends back what they got means no harm
+    table.pop("version", None)  # ignored: callers may send back a rule that they read
     return rule_from(table)
 
 
 def _takes_override(difference: Table, at: datetime) -> bool:
-    """Whether a change concerns more of a user than overrides that had expired."""
+    """Return whether a change affects more of a user than expired overrides."""
     if difference["kind"] != "user":
         return False
     before, after = (_effective_user(difference[name], at) for name in ("before", "after"))
@@ -168,7 +169,7 @@ def _takes_override(difference: Table, at: datetime) -> bool:
 
 
 def _effective_user(user: Table | None, at: datetime) -> tuple[Any, list[Table]]:
-    """A user's tier, and those of their overrides that count."""
+    """Return a user's tier and current overrides."""
     table = user or {}
     overrides = [
         one for one in table.get("overrides", ()) if "expires" not in one or datetime.fromisoformat(one["expires"]) > at
@@ -177,7 +178,7 @@ def _effective_user(user: Table | None, at: datetime) -> tuple[Any, list[Table]]
 
 
 def _require_users(caller: Caller, why: str) -> None:
-    """Raises `Forbidden` unless the caller may change users."""
+    """Raise `Forbidden` unless the caller may change users."""
     if not caller.may("users", "operator"):
         scopes = ", ".join(sorted(caller.scopes))
         raise Forbidden(f"this rule set needs the scope users, as {why}: the token's scopes are {scopes}")

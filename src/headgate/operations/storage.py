@@ -1,4 +1,4 @@
-"""Storage: where rules and users are, and whether they can be changed there."""
+"""Storage: the place of rules and users, and whether they can be changed there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.rules.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Rules and users of `source`. `changes` is None where they are in a file, `log` without a database."""
+    """The rules and users of `source`. `changes` is None if they are in a file; `log` is None without a database."""
 
     source: Source
     changes: Changes | None
@@ -20,25 +20,25 @@ class Storage:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What is in force."""
+        """The current snapshot."""
         return self.source.holder.current
 
     @property
     def writable(self) -> Changes:
-        """What changes rules and users. Raises `ChangeConflict` where they are in a file."""
+        """The object that changes rules and users. Raises `ChangeConflict` if they are in a file."""
         if self.changes is None:
             raise ChangeConflict(f"{self.place}: change them there; this API can only read them")
         return self.changes
 
     @property
     def place(self) -> str:
-        """Where rules are if not in a database, for messages."""
+        """The place of rules that are not in a database, for messages."""
         path = getattr(self.source, "path", None)
         return "the rules are not in a database" if path is None else f"the rules are in the file {path}"
 
     @property
     def kept_log(self) -> Changes:
-        """What reads the change log. Raises `ChangeConflict` without a database."""
+        """The object that reads the change log. Raises `ChangeConflict` without a database."""
         if self.log is None:
-            raise ChangeConflict("this service has no database, which would keep a change log")
+            raise ChangeConflict("this service has no change log, because it has no database")
         return self.log

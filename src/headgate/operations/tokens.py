@@ -1,4 +1,4 @@
-"""Tokens: made, listed, revoked."""
+"""Operations on tokens: create, list, revoke."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from headgate.operations.caller import ROLES, SCOPES, Caller
 Table = dict[str, Any]
 
 DEFAULT_EXPIRY: Final = "90d"
-OWN_NAMES: Final = frozenset({"anybody", "bootstrap", "data"})  # callers of the service's own, which no token may name
+OWN_NAMES: Final = frozenset(
+    {"anybody", "bootstrap", "data"}
+)  # the service's own callers: no token may have these names
 _FIELDS: Final = ("name", "role", "scopes", "expires_in")
 
 
 class Tokens:
-    """Reading takes the scope `tokens`; changing it, the role `admin`, too. `stored` is None without a database.
+    """Operations on tokens. Reading needs the scope `tokens`; changing also the role `admin`.
 
-    `forget` is called when a token was made (with None) or revoked (with its id).
+    `stored` is None without a database. `forget` is called when a token is created (with None) or revoked (with its
+    id).
     """
 
     def __init__(self, stored: TokenTable | None, forget: Callable[[str | None], None]) -> None:
@@ -30,12 +33,12 @@ class Tokens:
         self._forget = forget
 
     def page(self, caller: Caller, *, after: str | None = None, most: int = 100) -> Sequence[Token]:
-        """All tokens, good or not, the oldest first; for the next page, give the last one's id as `after`."""
+        """Return all tokens, valid or not, the oldest first. For the next page, pass the last one's id as `after`."""
         caller.require("tokens")
         return self._kept.all(after=after, most=most)
 
     async def create(self, caller: Caller, table: Table) -> tuple[Token, str]:
-        """Create a token. Returns it and the secret, which cannot be had again.
+        """Create a token. Returns it and the secret, which is never shown again.
 
         Raises `InvalidRule`, `ChangeConflict`, and `Forbidden` for scopes that the caller lacks.
         """
@@ -44,7 +47,7 @@ class Tokens:
         name, role, scopes, seconds = _token_fields(table)
         beyond = sorted(set(scopes) - caller.scopes)
         if beyond:
-            raise Forbidden(f"this token cannot give what it has not: {', '.join(beyond)}")
+            raise Forbidden(f"this token cannot grant scopes that it lacks: {', '.join(beyond)}")
         created = await asyncio.to_thread(
             tokens.create, name, role=role, scopes=scopes, seconds=seconds, actor=caller.name
         )
@@ -52,7 +55,7 @@ class Tokens:
         return created
 
     async def revoke(self, caller: Caller, token_id: str) -> None:
-        """End a token. Raises `NotFound`."""
+        """Revoke a token. Raises `NotFound`."""
         caller.require("tokens", "admin")
         await asyncio.to_thread(self._kept.revoke, token_id, actor=caller.name)
         self._forget(token_id)
@@ -60,12 +63,14 @@ class Tokens:
     @property
     def _kept(self) -> TokenTable:
         if self._stored is None:
-            raise ChangeConflict("this service has no database, which would keep tokens; only its own ones are good")
+            raise ChangeConflict(
+                "this service has no database to store tokens; only the tokens in its settings are valid"
+            )
         return self._stored
 
 
 def _token_fields(table: Table) -> tuple[str, str, list[str], float]:
-    """The fields of a token that is to be. Raises `InvalidRule` with all problems."""
+    """Read the fields of a new token. Raises `InvalidRule` with all problems."""
     where = "token"
     problems = [Problem(where, field, "unknown key") for field in table if field not in _FIELDS]
     name, role = table.get("name"), table.get("role", "viewer")
@@ -73,7 +78,7 @@ def _token_fields(table: Table) -> tuple[str, str, list[str], float]:
     if not isinstance(name, str):
         problems.append(Problem(where, "name", "is missing" if name is None else f"must be a string, got {name!r}"))
     elif name in OWN_NAMES:
-        problems.append(Problem(where, "name", f"{name!r} is one that the service uses itself"))
+        problems.append(Problem(where, "name", f"{name!r} is reserved for the service itself"))
     if role not in ROLES:
         problems.append(Problem(where, "role", f"must be one of {', '.join(ROLES)}, got {role!r}"))
     if not isinstance(scopes, list) or not scopes or any(scope not in SCOPES for scope in scopes):

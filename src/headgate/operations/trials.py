@@ -1,4 +1,4 @@
-"""Trials: why a request would be decided as it would, and what changed rules would decide."""
+"""Trials: explains decisions, and tries changed rules without applying them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_FACTS: Final = 100
 
 
 class Trials:
-    """Explaining takes the scope `users`, as it tells what users have left; trying rules also the scope `rules`."""
+    """Explanations and trials. Explaining needs the scope `users`, as it shows users' quotas; trying also `rules`."""
 
     def __init__(self, storage: Storage, limiter: AsyncLimiter) -> None:
         self._storage = storage
@@ -33,13 +33,14 @@ class Trials:
         self._addresses = ClientAddresses()
 
     async def explain(self, caller: Caller, table: Table) -> Explanation:
-        """Explain a request of facts and a `cost`, by the rules in force. Charges nothing. Raises `InvalidCheck`."""
+        """Explain a request, given its facts and `cost`, by the current rules. Charges nothing. Raises
+        `InvalidCheck`."""
         caller.require("users")
         facts, cost = self._request(table)
         return await self._limiter.explain(cost=cost, **facts)
 
     async def try_facts(self, caller: Caller, rules: Table, table: Table) -> Table:
-        """Explain a request by changed rules, on the counts that there are, beside what the rules in force decide."""
+        """Explain a request by changed rules with the current counts, and by the current rules."""
         caller.require("rules")
         caller.require("users")
         facts, cost = self._request(table)
@@ -57,14 +58,14 @@ class Trials:
     async def try_events(
         self, caller: Caller, rules: Table, events: Events, *, since_us: int | None, until_us: int | None
     ) -> Table:
-        """Say how many of the recorded decisions of a time changed rules would make differently."""
+        """Return how many recorded decisions of a period changed rules would change."""
         caller.require("rules")
         caller.require("events")
         snapshot = await asyncio.to_thread(self._rules_to_try, rules)
         return await asyncio.to_thread(try_events, events, snapshot, since_us, until_us)
 
     def _request(self, table: Table) -> tuple[dict[str, Any], Cost]:
-        """Return the facts of a request, written as the data plane writes them, and its cost."""
+        """Return a request's facts, normalized as on the data plane, and its cost."""
         if not isinstance(table, dict) or len(table) > MAX_FACTS:
             raise InvalidCheck(f"facts: must be an object of at most {MAX_FACTS} facts, got {type(table).__name__}")
         facts = dict(table)
@@ -80,9 +81,9 @@ class Trials:
         return texts, 1 if cost is None else cost
 
     def _rules_to_try(self, table: Table) -> Snapshot:
-        """Return the rules to try: `ruleset` in place of all, or `rules` in place of those of the same ids.
+        """Return the rules to try: `ruleset` replaces all, `rules` replace those with the same ids.
 
-        Raises `InvalidRule`, with every problem, and `NotFound` for an id of `delete` that no rule has.
+        Raises `InvalidRule` with every problem, and `NotFound` for an unknown id in `delete`.
         """
         current = self._storage.snapshot
         unknown = table.keys() - {"ruleset", "rules", "delete"}
@@ -112,9 +113,9 @@ class Trials:
 
 
 def _whole(table: Table, current: Snapshot) -> Snapshot:
-    """Return the rules of a whole file, as TOML or as its data. Users of a database stay who they are."""
+    """Return the rules of a whole file, as TOML or as its data. A database's users stay."""
     if len(table) > 1:
-        raise InvalidRule(Problem("the request", "ruleset", "goes neither with rules nor with delete"))
+        raise InvalidRule(Problem("the request", "ruleset", "cannot be combined with rules or delete"))
     given = table["ruleset"]
     with collection_paused():
         if isinstance(given, str):

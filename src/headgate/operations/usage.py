@@ -1,4 +1,4 @@
-"""What rules had in the past: which steps of time there are, and what was counted in them."""
+"""Past usage of rules, in steps of time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from headgate.db.records import time_text
 from headgate.db.usage import ALL, HOUR_SECONDS, MINUTE_SECONDS, UsageHistory, UsageStep
 from headgate.errors import InvalidQuota, InvalidRule, Problem
 
-STEPS: Final = (60, 300, 900, 3_600, 4 * 3_600, 86_400)  # seconds that are chosen from when none is named
-GOOD_POINTS: Final = 300  # in a series whose step is not named
+STEPS: Final = (60, 300, 900, 3_600, 4 * 3_600, 86_400)  # seconds: the choices for a default step
+GOOD_POINTS: Final = 300  # in a series with the default step
 MAX_POINTS: Final = 10_000
 DEFAULT_SECONDS: Final = 3_600
 
 
 class Period(NamedTuple):
-    """From when until before when, in steps of so many seconds."""
+    """A period from `since_us` until before `until_us`, in steps of `step` seconds."""
 
     since_us: int
     until_us: int
@@ -24,7 +24,7 @@ class Period(NamedTuple):
 
 
 def period(now_us: int, *, since_us: int | None, until_us: int | None, step: str | None) -> Period:
-    """The last hour in minutes, unless said otherwise. Raises `InvalidRule` with what is wrong with a parameter."""
+    """Return a period, by default the last hour in minutes. Raises `InvalidRule` for an invalid parameter."""
     until_us = now_us if until_us is None else until_us
     since_us = max(0, until_us - DEFAULT_SECONDS * MICROSECONDS) if since_us is None else since_us
     if since_us >= until_us:
@@ -49,14 +49,14 @@ def _step(step: str) -> int:
 
 
 def series(history: UsageHistory, rule: str | None, period: Period) -> list[UsageStep]:
-    """What a rule had in each step that had traffic; None: what all checks had, each counted once."""
+    """Return a rule's counts in each step, without empty ones; for None, of all checks, each counted once."""
     return history.series(
         [ALL if rule is None else rule], since_us=period.since_us, until_us=period.until_us, step=period.step
     )
 
 
 def usage_table(usage: UsageStep) -> dict[str, Any]:
-    """One step as the API shows it."""
+    """Return one step as the API shows it."""
     table = usage._asdict()
     for name in ("at_us", "rule", "p50_us", "p99_us"):
         del table[name]

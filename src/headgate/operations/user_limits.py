@@ -1,4 +1,4 @@
-"""What limits a user has, or an address, an API key or a tenant, and what is left of them right now."""
+"""The limits of a user, an address, an API key or a tenant, and what is left of them now."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import User, misfit
 
-_BLIND: Final = ("fail_open", "fail_closed", "local_fallback")  # reasons of decisions that the store had no part in
+_BLIND: Final = ("fail_open", "fail_closed", "local_fallback")  # reasons of decisions without the store
 
 
 class UserLimit(NamedTuple):
-    """A rule that counts by user, and what it means for one of them."""
+    """A rule that counts by user, applied to one user."""
 
     rule: Rule
-    quota: Quota  # theirs
+    quota: Quota  # the user's
     overridden: bool
-    status: LimitStatus | None  # None: it depends on the request, or the store cannot say
+    status: LimitStatus | None  # None: it depends on the request, or the store fails
 
 
 class UserLimits(NamedTuple):
     user_id: str
     user: User | None  # None: they have neither a tier nor an anchor nor overrides
-    tier: str | None  # the one that counts: their own, else the default
+    tier: str | None  # the effective one: the user's own, else the default
     exempt: bool
     limits: Sequence[UserLimit]
     at_us: int  # the store's time of the figures
@@ -37,7 +37,7 @@ class UserLimits(NamedTuple):
 async def user_limits(
     snapshot: Snapshot, limiter: AsyncLimiter, user_id: str, user: User | None, *, after: str | None, most: int
 ) -> UserLimits:
-    """Work out the limits of a user, by the rules' ids. Charges nothing."""
+    """Return the limits of a user, by rule id. Charges nothing."""
     return await subject_limits(snapshot, limiter, "user", user_id, user, after=after, most=most)
 
 
@@ -51,7 +51,7 @@ async def subject_limits(
     after: str | None = None,
     most: int = 100,
 ) -> UserLimits:
-    """Compute the limits of the client that a fact names. Only users have tiers; others match rules of any tier."""
+    """Return the limits of the client that a fact names. Only users have tiers; others match rules of any tier."""
     tier = None
     if fact == "user":
         tier = snapshot.default_tier if user is None or user.tier is None else user.tier
@@ -74,7 +74,7 @@ def _may_apply(rule: Rule, fact: str, tier: str | None) -> bool:
 
 
 def _quotas(user: User | None, rules: dict[str, Rule], now_us: int) -> dict[str, Quota]:
-    """The quotas that a user's overrides give them, by rule."""
+    """Return the quotas of a user's overrides, by rule."""
     quotas: dict[str, Quota] = {}
     for override in () if user is None else user.overrides:
         rule = rules.get(override.rule)
@@ -84,7 +84,7 @@ def _quotas(user: User | None, rules: dict[str, Rule], now_us: int) -> dict[str,
 
 
 def _anchored(quota: Quota, user: User | None) -> Quota:
-    """The quota with the user's anchor, if it goes by the calendar and accepts that anchor."""
+    """Return the quota with the user's anchor, if it goes by the calendar and accepts that anchor."""
     if quota.calendar is None or user is None or user.anchor is None:
         return quota
     return quota.with_anchor(user.anchor) or quota
@@ -93,9 +93,9 @@ def _anchored(quota: Quota, user: User | None) -> Quota:
 async def _peek(
     limiter: AsyncLimiter, rules: list[Rule], user: User | None, fact: str, subject: str
 ) -> Decision | None:
-    """What the store says of these rules for a subject, whatever endpoint they are for. None: it cannot say.
+    """Return the store's state of these rules for a subject, for any endpoint; None if the store fails.
 
-    The rules without their conditions keep the same counts: where those lie depends on neither.
+    Rules without their conditions share the counts of the original rules: keys do not depend on conditions.
     """
     if not rules:
         return None
@@ -110,7 +110,7 @@ async def _peek(
 
 
 def unconditional(rule: Rule) -> Rule:
-    """A rule that applies to every request, and keeps the same counts."""
+    """Return a copy of a rule that applies to every request, and shares its counts."""
     kept: Any = {
         name: getattr(rule, name)
         for name in ("id", "quota", "dimension", "action", "max_delay", "failure_mode", "cost")

@@ -1,4 +1,4 @@
-"""Users: their tiers, their overrides, and what they have left."""
+"""Operations on users: their tiers, overrides and limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.rules.users import MAX_ID, User
 
 
 class UserBatchResult(NamedTuple):
-    """What a batch did: how many users it concerned, by what became of them."""
+    """The result of a batch: numbers of users by outcome."""
 
     version: int
     created: int
@@ -28,7 +28,7 @@ class UserBatchResult(NamedTuple):
 
 
 class Users:
-    """Reading takes the scope `users`; changing it, the role `operator`, too."""
+    """Operations on users. Reading needs the scope `users`; changing also the role `operator`."""
 
     def __init__(self, storage: Storage, limiter: AsyncLimiter) -> None:
         self._storage = storage
@@ -37,7 +37,7 @@ class Users:
     def page(
         self, caller: Caller, *, tier: str | None = None, after: str | None = None, most: int = 100
     ) -> Sequence[User]:
-        """Users who have a tier or overrides, by id; for the next page, give the last one's id as `after`."""
+        """Return users with a tier or overrides, by id. For the next page, pass the last one's id as `after`."""
         caller.require("users")
         if self._storage.changes is not None:
             return self._storage.changes.users(tier=tier, after=after, most=most)
@@ -55,9 +55,9 @@ class Users:
         after: tuple[str, str] | None = None,
         most: int = 100,
     ) -> Sequence[UserOverride]:
-        """Overrides by user and rule: all, or of one user, of one rule, or those that have expired, or have not.
+        """Return overrides by user and rule: all, or those of one user, of one rule, or only expired or current ones.
 
-        For the next page, give the last one's user and rule as `after`.
+        For the next page, pass the last one's user and rule as `after`.
         """
         caller.require("users")
         if self._storage.changes is not None:
@@ -75,14 +75,13 @@ class Users:
         return sorted(found, key=lambda one: (one.user, one.override.rule))[:most]
 
     def now_us(self) -> int:
-        """The time that says which overrides have expired."""
+        """Return the time by which overrides expire."""
         return self._limiter.clock.now_us()
 
     async def limits(self, caller: Caller, user_id: str, *, after: str | None = None, most: int = 100) -> UserLimits:
-        """A user's tier and overrides, and every rule that counts by user and may apply to them, by id.
+        """Return a user's tier and overrides, and every rule that counts by user and may apply, by id.
 
-        For the next page, give the last rule's id as `after`. Nothing is charged. Raises `InvalidRule` for what can
-        be no user's id.
+        For the next page, pass the last rule's id as `after`. Charges nothing. Raises `InvalidRule` for an invalid id.
         """
         caller.require("users")
         if not 1 <= len(user_id) <= MAX_ID:
@@ -112,7 +111,7 @@ class Users:
             change.delete_user(user_id)
 
     def put_override(self, caller: Caller, user_id: str, table: Table) -> User:
-        """Set a user's override of a rule, in place of the one that they may have. Raises `InvalidRule`."""
+        """Set or replace a user's override of a rule. Raises `InvalidRule`."""
         caller.require("users", "operator")
         changes = self._storage.writable
         override = users_of([{"id": user_id, "overrides": [table]}])[0].overrides[0]
@@ -121,13 +120,13 @@ class Users:
             return change.user(user_id) or User(id=user_id)
 
     def delete_override(self, caller: Caller, user_id: str, rule_id: str) -> None:
-        """Take an override from a user. Raises `NotFound`."""
+        """Delete a user's override. Raises `NotFound`."""
         caller.require("users", "operator")
         with self._storage.writable.begin(caller.name, reason=caller.reason) as change:
             change.delete_override(user_id, rule_id)
 
     def put_batch(self, caller: Caller, table: Table) -> UserBatchResult:
-        """Change at most 10,000 users and overrides in one transaction: all of them, or with any problem none.
+        """Change at most 10,000 users and overrides in one transaction: all of them, or none if any is invalid.
 
         `users` are tables as in a rules file: each user becomes what theirs says, and one without tier, anchor and
         overrides is deleted. `overrides` are tables with a `user`: each replaces that user's override of its rule, and
@@ -144,13 +143,13 @@ class Users:
         return UserBatchResult(change.version, created, updated, deleted, len(users) + len(overrides) - len(actions))
 
     def _find(self, user_id: str) -> User | None:
-        """A user as they are in the database, or in the file."""
+        """Return a user from the database or the file."""
         if self._storage.changes is not None:
             return self._storage.changes.user(user_id)
         return next((user for user in self._storage.snapshot.users if user.id == user_id), None)
 
 
 def drop_expired(user: User, now_us: int) -> User:
-    """A user without overrides that count no more."""
+    """Return a user without expired overrides."""
     kept = [override for override in user.overrides if not override.has_expired(now_us)]
     return replace(user, overrides=kept)

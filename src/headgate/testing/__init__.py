@@ -1,6 +1,6 @@
-"""For tests, yours and ours: a clock that a test moves by hand, and the contracts that stores have to pass.
+"""For tests, yours and ours: a clock that tests control, and the contracts that stores must pass.
 
-Nothing in the engine imports this, and nothing in here imports a test framework.
+The engine does not import this, and nothing here imports a test framework.
 """
 
 from headgate.testing.clock import FakeClock

@@ -1,4 +1,4 @@
-"""An async store, used like a plain one: so that one suite proves both."""
+"""Uses an async store like a sync one, so that one suite tests both."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class Blocking:
-    """A `Store` that asks an `AsyncStore`, on an event loop in a thread of its own.
+    """A `Store` that calls an `AsyncStore`, on an event loop in its own thread.
 
-    Callers in several threads become tasks that run side by side on that loop, as they would in a server.
+    Calls from several threads become concurrent tasks on that loop, as in a server.
     """
 
     def __init__(self, store: AsyncStore) -> None:
@@ -74,7 +74,7 @@ class Blocking:
 
 
 def blocking(store: Store | AsyncStore) -> Store:
-    """`store` itself if it is a plain one, else behind `Blocking`."""
+    """Return `store` itself if it is sync, else wrapped in `Blocking`."""
     if inspect.iscoroutinefunction(store.check):
         return Blocking(cast("AsyncStore", store))
     return cast("Store", store)

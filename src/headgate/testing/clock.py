@@ -1,4 +1,4 @@
-"""A clock that a test moves by hand."""
+"""A clock that tests control."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import threading
 
 
 class FakeClock:
-    """Time that passes only by `advance`, or by a limiter's `wait`, which then returns at once."""
+    """A clock that moves only by `advance`, or by a limiter's `wait`, which then returns at once."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._now_us = round(start * 1_000_000)
         self._lock = threading.Lock()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; negative seconds turn it back."""
+        """Advance the clock; negative seconds turn it back."""
         with self._lock:
             self._now_us += round(seconds * 1_000_000)
 
     def now(self) -> float:
-        """Seconds since the start of time."""
+        """Return the clock's time in seconds."""
         return self._now_us / 1_000_000
 
     def now_us(self) -> int:

@@ -1,4 +1,4 @@
-"""What the contracts of stores have in common: the store that is proved, its clock, and how tests ask it."""
+"""The base of the stores' contracts: the store under test, its clock, and helpers for tests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headgate.testing.clock import FakeClock
 
 START: Final = 1_700_000_040  # seconds: a realistic time, and the first moment of a minute
 WINDOW: Final = 60  # seconds
-LIMIT: Final = 5  # per WINDOW, unless a test needs another
+LIMIT: Final = 5  # per WINDOW, by default
 SECOND: Final = 1_000_000
 DAY: Final = 86_400 * SECOND
 THREADS: Final = 8
 
-# Texts that a careless store takes for one another, cuts off, or cannot write down.
+# Texts that a careless store confuses, truncates or cannot encode.
 HOSTILE: Final = (
     *("", " ", "\0", "\n", "'", '"', "\\", "\\n", "\ufeff", "x" * 127, "x" * 128, "x" * 129, escape("x" * 129)),
     *("alice", "Alice", "alice ", " alice", "alice\n", "alice\0", "alice\0bob", "alice\nbob", "alice\r\nbob"),
@@ -32,14 +32,14 @@ HOSTILE: Final = (
 
 
 class Contract:
-    """A suite of tests that inherits from this asks the store that `make_store` returns."""
+    """The base class of test suites for the store that `make_store` returns."""
 
     def make_store(self, clock: FakeClock) -> Store | AsyncStore:
-        """A store that reads `clock`. Called once per test; the store is closed at the test's end."""
-        raise NotImplementedError("override make_store(clock) and return the store to be proved")
+        """Return a store that reads `clock`. Called once per test; the store is closed at the test's end."""
+        raise NotImplementedError("override make_store(clock) and return the store to test")
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """A test that takes an `algorithm` runs once for each of the six."""
+        """Run a test that takes an `algorithm` once for each of the six."""
         if "algorithm" in metafunc.fixturenames:
             metafunc.parametrize("algorithm", WINDOWS + BUCKETS)
 
@@ -57,7 +57,7 @@ class Contract:
 
     @cached_property
     def _run(self) -> str:
-        """Tells this test's rules from those of all others, in a store that outlives it."""
+        """A unique name, so that this test shares no rules with others in a store that outlives it."""
         return uuid4().hex
 
     def _quota(self, algorithm: str, limit: int) -> Quota:
@@ -86,7 +86,7 @@ class Contract:
         self.clock.advance(us / SECOND)
 
     def _exhaust(self, check: Check) -> None:
-        """Charge until nothing is left, at times that differ."""
+        """Charge at different times until nothing is left."""
         one = check._replace(cost=1)
         for _ in range(3 * check.quota.limit):
             if self._ask(one).wait_us:
@@ -101,7 +101,7 @@ class Contract:
 
 
 def same(actual: object, expected: object, what: str) -> None:
-    """An assertion that tells both sides: pytest does not explain those of an installed package."""
+    """Assert that two values are equal, and show both: pytest does not explain asserts of an installed package."""
     assert actual == expected, f"{what}: expected {expected!r}, got {actual!r}"
 
 

@@ -1,4 +1,4 @@
-"""IdempotencyContract: how a store answers when it is asked again. Part of the `StoreContract`."""
+"""IdempotencyContract: how a store answers repeated idempotency keys. Part of the `StoreContract`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headgate.testing.contract import HOSTILE, LIMIT, SECOND, Contract, result_o
 
 
 class IdempotencyContract(Contract):
-    """A key is decided once, and its answer is repeated for five minutes."""
+    """Tests that a key is decided once, and its answer repeated for five minutes."""
 
     def test_an_idempotency_key_is_answered_once_and_then_repeated(self, algorithm: str) -> None:
         group = self._once("key", "asked", self._check(algorithm, cost=2))
@@ -46,7 +46,7 @@ class IdempotencyContract(Contract):
         same(self._look(check).wait_us > 0, True, "charged again after five minutes")
 
     def test_an_idempotency_key_is_forgotten_even_if_the_clock_went_back(self) -> None:
-        # An answer that seems to come from the future must not keep those after it alive.
+        # An answer with a future time must not keep later ones alive.
         check = self._check("fixed_window")
         early, late = self._once("early", "asked", check), self._once("late", "asked", check)
         self._decide(early)

@@ -1,4 +1,4 @@
-"""RefundContract: how a store undoes what was charged. Part of the `StoreContract`."""
+"""RefundContract: how a store refunds charges. Part of the `StoreContract`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headgate.testing.contract import DAY, LIMIT, SECOND, WINDOW, Contract, same
 
 
 class RefundContract(Contract):
-    """Refunds undo a charge, and resets all of them."""
+    """Tests that a refund undoes a charge, and a reset all of them."""
 
     def test_a_refund_undoes_a_charge(self, algorithm: str) -> None:
         check, never = self._check(algorithm, subject="refunded"), self._check(algorithm, subject="never")
@@ -15,13 +15,13 @@ class RefundContract(Contract):
         self._same_from_now_on(check, never, "a key whose only charge was refunded")
 
     def test_a_refund_undoes_a_charge_among_others(self, algorithm: str) -> None:
-        # Others keep the bucket in use all the time: one that is full in between has nothing left to undo.
+        # Other charges keep the bucket in use: a bucket that fills up in between has nothing left to undo.
         for undone in ("first", "middle", "last"):
             check = self._check(algorithm, subject=f"{undone} refunded", limit=10)
             never = check._replace(subject=f"{undone} never made")
             charges = []
             for name, cost in (("first", 2), ("middle", 3), ("last", 1)):
-                self._ask_all(check, never)  # both alike
+                self._ask_all(check, never)  # charges both equally
                 if name == undone:
                     charges.append(self._charge(check._replace(cost=cost)))
                 self._advance(1_234_567)
@@ -29,7 +29,7 @@ class RefundContract(Contract):
             self._same_from_now_on(check, never, f"a key whose {undone} charge was refunded")
 
     def test_a_late_refund_gives_back_no_more_than_was_lost(self, algorithm: str) -> None:
-        # By the time of the refund, all of the charge has come back by itself: nothing is left to undo.
+        # By the time of the refund, the charge has expired: nothing is left to undo.
         check, never = self._check(algorithm, subject="refunded"), self._check(algorithm, subject="never")
         charge = self._charge(check._replace(cost=3))
         self._advance(2 * WINDOW * SECOND)
@@ -72,7 +72,7 @@ class RefundContract(Contract):
             assert self._look(check).remaining < LIMIT, f"{check.subject}, {check.rule} was forgotten as well"
 
     def _same_from_now_on(self, one: Check, other: Check, what: str) -> None:
-        """Both keys answer alike, to every cost, now and until nothing of either matters."""
+        """Assert that both keys answer equally for every cost, now and until all charges have expired."""
         limit = one.quota.limit
         for step in range(12):
             for cost in (0, 1, limit // 2, limit):

@@ -1,4 +1,4 @@
-"""ReservingContract: what a store that keeps reservations must do, besides the `StoreContract`.
+"""ReservingContract: the contract of a store with reservations, in addition to the `StoreContract`.
 
 from headgate.testing import FakeClock, ReservingContract
 
@@ -22,7 +22,7 @@ from headgate.testing.contract import HOSTILE, LIMIT, SECOND, THREADS, WINDOW, C
 
 
 class ReservingContract(Contract):
-    """Inherit, and override `make_store`. The store is emptied of expired reservations by each test that needs it."""
+    """Inherit, and override `make_store`. Tests remove expired reservations from the store if they need to."""
 
     @cached_property
     def store(self) -> ReservingStore:
@@ -74,7 +74,7 @@ class ReservingContract(Contract):
         same(self.store.renew(name, "record", SECOND), False, "whether what was never held was renewed")
         same(self.store.take_reservation(name), None, "a claim of what was never held")
         self.store.save_reservation(name, "first", SECOND)
-        self._advance(SECOND)  # it has expired, but no caller has claimed it
+        self._advance(SECOND)  # it has expired, but is not claimed
         same(self.store.renew(name, "second", 10 * SECOND), True, "whether what was held was renewed")
         same(self.store.expire(), ((), 10 * SECOND), "what expired, and when the next does")
         self._advance(10 * SECOND)
@@ -168,7 +168,7 @@ class ReservingContract(Contract):
         self._advance(1)
         self.store.adjust([charge._replace(check=check._replace(cost=2))])
         if algorithm in BUCKETS:
-            self._advance(12 * SECOND + 2)  # by itself, a unit has come back
+            self._advance(12 * SECOND + 2)  # one unit has expired
             same(self._look(check), Outcome(0, LIMIT, 0), "after an adjustment and what came back")
         else:
             same(self._look(check).remaining, LIMIT - 1, "after an adjustment of 2 of 3")
@@ -189,7 +189,7 @@ class ReservingContract(Contract):
         return uuid4().hex
 
     def _empty(self) -> None:
-        """Of what other tests have left: a store may outlive them."""
+        """Remove the reservations of other tests: a store may outlive them."""
         self._advance(8 * 86_400 * SECOND)
         while self.store.expire().next_us is not None:
             pass

@@ -1,4 +1,4 @@
-"""SlotContract: what a store that limits concurrency must do, besides the `StoreContract`.
+"""SlotContract: the contract of a store that limits concurrency, in addition to the `StoreContract`.
 
 from headgate.testing import FakeClock, SlotContract
 
@@ -130,7 +130,7 @@ class SlotContract(Contract):
     def test_a_slot_can_be_refunded(self) -> None:
         held, outcome = self._take()
         self._take()
-        for _ in range(2):  # as slots are given back on a cluster, if another part of a request is refused
+        for _ in range(2):  # as on a cluster, when another part of a request is refused
             self.store.refund([Charge(held, self.clock.now_us(), outcome.reset_us)])
             same(self._look(self._one()).remaining, LIMIT - 1, "what remains")
 
@@ -172,7 +172,7 @@ class SlotContract(Contract):
         same(self._take()[1].wait_us, 0, "the wait when that is over")
 
     def test_threads_never_hold_more_than_the_limit(self) -> None:
-        # Made before the threads come: since Python 3.12, a cached property has no lock.
+        # Created before the threads start: since Python 3.12, a cached property has no lock.
         store, checks = self.store, [[self._one() for _ in range(LIMIT)] for _ in range(THREADS)]
 
         def try_some(some: list[Check]) -> list[Check]:

@@ -1,4 +1,4 @@
-"""StoreContract: what every store must do, as a suite to inherit from.
+"""StoreContract: the contract of every store, as a test suite to inherit from.
 
     from headgate.testing import FakeClock, StoreContract
 
@@ -6,9 +6,9 @@
         def make_store(self, clock: FakeClock) -> MyStore:
             return MyStore(clock=clock)
 
-pytest finds and runs it. An async store is given just so: the suite awaits it on an event loop of its own. It asks
-through the `Store` protocol alone, moves a fake clock and never sleeps. Every test counts under rules of its own,
-so a store that outlives a test need not be emptied in between.
+pytest finds and runs it. Return an async store in the same way: the suite awaits it on its own event loop. It uses only
+the `Store` protocol, moves a fake clock and never sleeps. Every test has its own rules, so a store that outlives a test
+need not be emptied.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class StoreContract(RefundContract, IdempotencyContract):
         same(allowed, [True, True, True, False, False, True, True, True, False], "allowed groups")
 
     def test_a_call_of_many_groups_is_decided_in_order(self, algorithm: str) -> None:
-        # A store may split what is too much for one trip, but the trips must not overtake one another.
+        # A store may split a large call into several round trips, but they must stay in order.
         count, limit = 600, 500
         expected = [max(0, limit - 1 - place) for place in range(count)]
         for subject in ("alice", "bob", "carol"):
@@ -202,7 +202,7 @@ class StoreContract(RefundContract, IdempotencyContract):
         self._each_passes_once(self._check(algorithm, limit=1) for algorithm in WINDOWS + BUCKETS)
 
     def _each_passes_once(self, checks: Iterable[Check]) -> None:
-        """Of limit 1, each check passes the first time and not the second: none was charged for another."""
+        """Assert that each check of limit 1 is allowed once, then refused: no check was charged for another."""
         for check in checks:
             outcome = self._ask(check)
             name = f"{check.key_template!r} {check.subject[:140]!r} ({len(check.subject)} characters)"
@@ -256,7 +256,7 @@ class StoreContract(RefundContract, IdempotencyContract):
         same(self._look(shared).remaining, 0, "remaining of the check that they share")
 
     def _in_threads(self, work: Callable[[int], int]) -> list[int]:
-        assert self.store is not None  # made here, by one thread
+        assert self.store is not None  # created here, by one thread
         assert self._run
         with ThreadPoolExecutor(THREADS) as threads:
             return list(threads.map(work, range(THREADS)))

@@ -54,7 +54,7 @@ DECISION: dict[str, Any] = {
         ),
         (
             {"allowed": False, "remaining": 5, "retry_after": None, "reset_after": 0.0, "reason": "over_limit"},
-            "refused by search: 5 of 1,000 left, which never suffices",
+            "refused by search: 5 of 1,000 left, the cost never fits",
         ),
         ({"rule": None, "reason": "no_rule"}, "allowed: no rule applies"),
         ({"rule": None, "reason": "exempt"}, "allowed: exempt from all rules"),

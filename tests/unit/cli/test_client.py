@@ -138,7 +138,7 @@ def test_nobody_there() -> None:
     with ServiceClient(url) as client, pytest.raises(CommandFault) as error:
         client.get("/")
     assert str(error.value) == (
-        f"no service answers at {url}: start one with `headgate serve`, or say where it is with --server"
+        f"no service answers at {url}: start one with `headgate serve`, or name its address with --server"
     )
     assert error.value.code == 2
 
@@ -164,7 +164,7 @@ def test_tls_where_there_is_none() -> None:
     with (
         answering(lambda _: (200, {})) as url,
         ServiceClient(url.replace("http:", "https:")) as client,
-        pytest.raises(CommandFault, match="no TLS connection"),
+        pytest.raises(CommandFault, match="cannot make a TLS connection"),
     ):
         client.get("/")
 
@@ -183,8 +183,8 @@ def test_the_detail_of_a_problem_is_what_is_said() -> None:
 @pytest.mark.parametrize(
     ("token", "text"),
     [
-        (None, r"http://127.0.0.1:\d+ asks for a token: give one with --token, or by HEADGATE_ADMIN_TOKEN"),
-        ("wrong", "this token is not known: give another with --token, or by HEADGATE_ADMIN_TOKEN"),
+        (None, r"http://127.0.0.1:\d+ needs a token: give one with --token, or with HEADGATE_ADMIN_TOKEN"),
+        ("wrong", "this token is not known: give another with --token, or with HEADGATE_ADMIN_TOKEN"),
     ],
 )
 def test_how_to_give_a_token_is_said_to_those_who_need_one(token: str | None, text: str) -> None:

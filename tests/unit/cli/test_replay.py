@@ -202,7 +202,7 @@ def test_standard_input_can_be_replayed(tmp_path: Path) -> None:
         ([str(LOG), "--fields", "ip"], 2, "--fields: must be NAME=WHERE"),
         ([str(LOG), "--fields", "user=$3", "--suggest", "nobody"], 2, "rule 'nobody' applies to no request of the log"),
         ([str(LOG), "--suggest", "slots"], 2, "rule 'slots' limits concurrency, and a log does not say"),
-        (["-", "--suggest", "per-ip"], 2, "standard input can be read once"),
+        (["-", "--suggest", "per-ip"], 2, "standard input can be read only once"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:

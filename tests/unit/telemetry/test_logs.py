@@ -166,4 +166,4 @@ def test_a_value_that_cannot_tell_its_text_does_not_lose_the_line() -> None:
         def __repr__(self) -> str:
             raise RuntimeError("no")
 
-    assert Masking().value(Broken()) == "<Broken: RuntimeError when asked for its text>"
+    assert Masking().value(Broken()) == "<Broken: RuntimeError in repr>"
