@@ -24,6 +24,7 @@ from tests.servers import Server, binaries, default_kind
 from tests.topologies import Cluster
 
 TESTS = Path(__file__).parent
+CONTRACTS = TESTS.parent / "src/headgate/testing"
 TIMEOUT = "timeout=10"  # seconds: the machine that tests run on may be busy; deadlines have tests of their own
 
 
@@ -38,25 +39,40 @@ def pytest_configure() -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With `-k name`, import only the files that have the name, so that the first test runs at once."""
-    words = words_of(config.getoption("keyword"))
-    if collection_path.suffix == ".py" and words:
-        names = re.findall(r'(?:def|class) (\w+)|"([^" \n]+)"', collection_path.read_text())
-        text = f"{collection_path.relative_to(config.rootpath)} {names}".lower()
-        return None if any(word in text for word in words) else True
-    return None
+    wanted = wanted_by(config.getoption("keyword"))
+    if collection_path.suffix != ".py" or wanted is None:
+        return None
+    text = f"{collection_path.relative_to(config.rootpath)} {collection_path.read_text()}".lower()
+    return None if any(name in text for name in wanted) else True
 
 
 @cache
-def words_of(expression: str) -> tuple[str, ...]:
-    """Return the names in a `-k` expression; none if tests in any file may match it.
+def wanted_by(expression: str) -> frozenset[str] | None:
+    """Return what files with such tests have: names, shared fixtures with parameters of these names, or contracts.
 
-    That is so with `not`, and with names that the shared fixtures give to parameters, such as `sqlite`.
+    None: tests in any file may match, as with `not`.
     """
-    words = set(re.findall(r"\w+", expression.lower())) - {"and", "or"}
+    words = frozenset(re.findall(r"\w+", expression.lower())) - {"and", "or"}
     shared = [file.read_text() for file in TESTS.rglob("*.py") if file.parent == TESTS or file.name == "conftest.py"]
-    if "not" in words or words.intersection(re.findall(r'"(\w+)"', "".join(shared))):
-        return ()
-    return tuple(sorted(words))
+    blocks = [block.strip() for text in shared for block in text.split("\n\n\n")]
+    having = [block for block in blocks if words.intersection(re.findall(r'"(\w+)"', block.lower()))]
+    if not words or "not" in words or not all(block.startswith("@pytest.fixture") for block in having):
+        return None
+    fixtures: set[str] = set()
+    while having:
+        fixtures.update(name for block in having for name in re.findall(r"^def (\w+)", block, re.MULTILINE))
+        blocks = [block for block in blocks if block not in having]
+        having = [block for block in blocks if block.startswith("@pytest.fixture") and names_in(block, fixtures)]
+    contracts = [file.read_text() for file in CONTRACTS.glob("*.py")]
+    if any(word in text for word in words for text in contracts):
+        fixtures.update(
+            name.lower() for text in contracts for name in re.findall(r"^class (\w+Contract)", text, re.MULTILINE)
+        )
+    return words | fixtures
+
+
+def names_in(block: str, names: set[str]) -> bool:
+    return not names.isdisjoint(re.findall(r"\w+", block))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
