@@ -30,30 +30,28 @@ def written_figures(decision: Decision) -> bytes:
     verdict = _verdict(allowed, decision.state, decision.reason)
     if not order:
         figures = b"%b\x28%b" % (verdict, varint(_seconds(now_us)))
-        return (
-            figures if allowed else b"%b\x30%b" % (figures, _NEVER)
-        )  # refused because no rule applies: waiting does not help
-    prepared: list[tuple[Check, bytes, bytes]] | None = plan.prepared.get(written_figures)
+        # A request is refused because no rule applies to it: waiting does not help.
+        return figures if allowed else b"%b\x30%b" % (figures, _NEVER)
+    prepared: list[_LimitParts] | None = plan.prepared.get(written_figures)
     if prepared is None:
-        prepared = plan.prepared[written_figures] = [_known.get(id(limit)) or _remember(limit) for limit in plan.limits]
-    head = b""
-    statuses: list[bytes] = []
+        prepared = plan.prepared[written_figures] = [_encode_limit(limit) for limit in plan.limits]
+    parts = [verdict]
     for at in order:
-        check, response, status = prepared[at]
+        capacity, response, status, starts = prepared[at]
         wait_us, remaining, reset_us = outcomes[at]
         left, reset_at = varint(remaining), _recent_varint(-((now_us + reset_us) // -MICROSECONDS))
-        if (
-            not statuses
-        ):  # the binding limit: its rule, current_count, remaining, reset_at, and retry_after of a refusal
-            used = varint(check.quota.capacity - remaining)
-            head = b"%b%b\x10%b\x20%b\x28%b" % (verdict, response, used, left, reset_at)
+        if len(parts) == 1:  # the binding limit: its rule, current_count, remaining and reset_at
+            parts += (response, b"\x10", varint(capacity - remaining), b"\x20", left, b"\x28", reset_at)
             if not allowed:
-                head = b"%b\x30%b" % (head, _wait(wait_us))
+                parts += (b"\x30", _wait(wait_us))  # retry_after
         if wait_us:  # a later value overrides: not allowed
             reset_at = b"%b\x10\x00\x38%b" % (reset_at, _wait(wait_us))
-        size = len(status) + len(left) + len(reset_at) + 2
-        statuses.append(b"\x52%b%b\x28%b\x30%b" % (_recent_varint(size), status, left, reset_at))
-    return head + b"".join(statuses)
+        size = len(left) + len(reset_at) + 2
+        start = starts.get(size)
+        if start is None:
+            start = starts[size] = b"\x52%b%b\x28" % (varint(len(status) + size), status)
+        parts += (start, left, b"\x30", reset_at)
+    return b"".join(parts)
 
 
 def written_batch(decisions: list[Decision]) -> bytes:
@@ -78,15 +76,13 @@ def _wait(us: int) -> bytes:
     return _NEVER if us == NEVER else varint(_seconds(us))
 
 
-# The encoded parts of a rule in every answer, by the identity of its check: a lookup by identity is faster than one by
-# value. Each entry keeps its check, so that no other object can reuse that identity. Then come the rule's part of a
-# CheckResponse, and its LimitStatus when allowed, both without figures.
-_known: dict[int, tuple[Check, bytes, bytes]] = {}
+# What all answers about a limit have in common: its capacity, its part of a CheckResponse and its LimitStatus when
+# allowed, both without figures, and starts of that LimitStatus by the size of its figures.
+_LimitParts = tuple[int, bytes, bytes, dict[int, bytes]]
 
 
-def _remember(check: Check) -> tuple[Check, bytes, bytes]:
-    if len(_known) >= REMEMBERED:
-        _known.clear()
+@lru_cache(maxsize=REMEMBERED)
+def _encode_limit(check: Check) -> _LimitParts:
     limit = check.quota.capacity
     response = messages.CheckResponse(limit=limit, rule=check.rule)
     status = messages.LimitStatus(
@@ -97,8 +93,7 @@ def _remember(check: Check) -> tuple[Check, bytes, bytes]:
         quota=str(check.quota),
         unit=check.refusal.unit,
     )
-    known = _known[id(check)] = (check, response.SerializeToString(), status.SerializeToString())
-    return known
+    return limit, response.SerializeToString(), status.SerializeToString(), {}
 
 
 # A varint is written in groups of seven bits, the lowest first; all but the last have the top bit set. The tables hold
