@@ -13,7 +13,9 @@ from email.utils import formatdate
 from math import inf
 from ssl import SSLContext
 from typing import Any, Final
+from urllib.parse import unquote
 
+import httptools
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -21,6 +23,7 @@ from uvicorn.server import ServerState
 from headgate.errors import HeadgateError
 from headgate.service.http.exchange import ADMITTED
 from headgate.service.http2.allowance import Allowance, CommonAllowance
+from headgate.service.http_cycle import HttpCycle
 from headgate.service.listener import MOST_CONNECTIONS, SocketListener
 from headgate.service.request_splitter import MAX_HEAD, HeadTooLarge, RequestSplitter
 from headgate.telemetry.meter import OTHER, Meter
@@ -61,7 +64,6 @@ class WebServer(SocketListener):
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=IDLE_SECONDS,
         )
         config.load()
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings repeat what clients send
@@ -173,13 +175,33 @@ class _Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        length = _body_length(self.headers, self.parser.get_http_version())
+        parser, scope = self.parser, self.scope
+        version = parser.get_http_version()
+        length = _body_length(self.headers, version)
         self.due = self.loop.time() + BODY_SECONDS
         if length != 0:
             self._requests.begin_body(length)
-        super().on_headers_complete()
-        if self.server_state.draining and self.cycle is not None:
-            self.cycle.keep_alive = False
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["http_version"] = version
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        self.cycle = HttpCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and parser.should_keep_alive() and not self.server_state.draining,
+            on_response=self.on_response_complete,
+        )
+        self._start_asgi_task(self.cycle, self.app)
 
     def on_message_complete(self) -> None:
         self._begun = False
@@ -190,10 +212,13 @@ class _Connection(HttpToolsProtocol):
     # Called at an answer's end
 
     def on_response_complete(self) -> None:
+        """Go on with the next request. Unlike uvicorn's, this starts no timer: `look` ends an idle connection."""
         self._charge(self.cycle.scope)
-        super().on_response_complete()
-        if len(self._requests) and not self.transport.is_closing():
-            self._unset_keepalive_if_required()
+        if self.transport.is_closing():
+            return
+        self.due = self.loop.time() + IDLE_SECONDS
+        self.flow.resume_reading()
+        if len(self._requests):
             self.loop.call_soon(self._parse)  # after other connections' turns
 
     # Called by the server

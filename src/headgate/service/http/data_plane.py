@@ -46,7 +46,9 @@ class DataHandlers:
         """Decide a request and charge it: 200, or the status of the rule that refuses."""
         began = perf_counter()
         facts, cost, key = ask_of(await self._value(scope, receive), self._names)
-        decision = await self._data.check(facts, cost, key)
+        decision = self._data.begin(facts, cost, key)
+        if not isinstance(decision, Decision):
+            decision = await decision
         answer = self._told(decision, cost)
         self._data.meter.record_call("http", perf_counter() - began)
         return answer
