@@ -84,8 +84,8 @@ def measure(section: Section, name: str, database_url: str, calls: int) -> None:
         for page, path in (PAGES | PARTS).items():
             cpu, times = cost_of(visitor.client, path, calls, lambda: cpu_seconds(service.process.pid))
             first = Series(tuple(times))
-            work, target = f"{name}: {page}", MOST if page in PAGES else None
-            section.rows.append(Row(work, "first byte", first.median, "ms", first.spread, first.median, target))
+            work, goal = f"{name}: {page}", (first.median, MOST) if page in PAGES else (None, None)
+            section.rows.append(Row(work, "first byte", first.median, "ms", first.spread, *goal))
             section.rows.append(Row(work, "CPU", cpu, "ms"))
         visitor.close()
 
