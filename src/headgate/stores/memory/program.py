@@ -42,20 +42,21 @@ def make(store, limits, reading, now_us):
         now = NOW
         acquire()  # with try and finally: a with statement would take longer
         try:
-            is_kept, reservation, slot = False, 0, ""
+            slot = ""
             if extras is not None:
                 idempotency, penalty, reservation, slot = extras
-                if idempotency is not None or penalty is not None:
-                    is_kept = True
+                is_kept = idempotency is not None or penalty is not None
+                if is_kept:
                     known = recall(reading, subjects, costs, now, peek, idempotency, penalty)
                     if known is not None:
                         return known
             ADMIT
-            if reservation and allowed and not peek:
-                pass
-                @if cost# and not wait#: open_reservation(table#, subject#, now, quota#, reservation)
-            if is_kept:
-                keep(decision, peek, idempotency, penalty)
+            if extras is not None:
+                if reservation and allowed and not peek:
+                    pass
+                    @if cost# and not wait#: open_reservation(table#, subject#, now, quota#, reservation)
+                if is_kept:
+                    keep(decision, peek, idempotency, penalty)
             return decision
         finally:
             release(None)
