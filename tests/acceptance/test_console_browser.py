@@ -371,7 +371,7 @@ def test_a_subject_gets_an_override_and_a_reset(browser: Browser, service: Servi
     page.click("text=Reset…")
     page.fill("#dialog [name=reason]", "called support")
     page.click("#dialog button.primary")
-    expect(page.locator(".done")).to_contain_text("forgotten")
+    expect(page.locator(".done")).to_contain_text("are reset")
     page = console.open("/changes")
     expect(page.locator(".log li").first).to_contain_text("called support")
     console.close()

@@ -1,6 +1,6 @@
-"""The console: pages for operators, rendered here, on the same operations as the admin API.
+"""The console: pages for operators, rendered on the server, with the operations of the admin API.
 
-Knows HTML, sessions and `headgate.operations`; of the database, the store and the admin API's HTTP, nothing.
+It knows HTML, sessions and `headgate.operations`, but not the database, the store or the admin API's HTTP.
 """
 
 from headgate.console.app import Console

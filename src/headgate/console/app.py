@@ -1,4 +1,4 @@
-"""Console: the ASGI app. Who may see a page, what protects it, and what errors look like."""
+"""Console: the ASGI app, with sign-in, protection of pages, and error pages."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ROUTES: Final[Sequence[PageRoute]] = (
 )
 STATUSES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (Forbidden, 403, "You may not do this"),
-    (NotFound, 404, "This is not there"),
+    (NotFound, 404, "Not found"),
     (ChangeConflict, 409, "This cannot be changed now"),
     (InvalidRule, 422, "This is not valid"),
     (InvalidCheck, 422, "This is not valid"),
@@ -79,7 +79,7 @@ log = logging.getLogger("headgate")
 
 
 class PageRefused(Exception):
-    """A request that is no page's: it is answered with a status and a sentence."""
+    """A refused request, answered with a status and a sentence."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -188,7 +188,7 @@ class Console:
                 raise PageRefused(429, "Too many bad tokens came from your address. Wait a minute.") from None
             except DatabaseError as error:
                 raise PageRefused(503, f"Tokens cannot be looked up now: {error}. Try again in a moment.") from error
-        # Not a redirect: a browser that comes from elsewhere would leave a strict cookie out of the next request.
+        # Not a redirect: after a link from another site, a browser does not send a strict cookie with a redirect.
         content = self._renderer.render("signed_in.html", target=_target(request), root=PATH)
         cookie = self._sessions.header(self._sessions.begin(digest), PATH)
         return HTMLResponse(content, headers={"set-cookie": cookie})
@@ -208,7 +208,7 @@ class Console:
         return self._renderer.render("sign_in.html", message=message, target=_target(request), root=PATH)
 
     async def _form(self, request: Request, session: Session) -> FormData:
-        """Return the form of a request, if a signed-in operator sent it from one of our pages."""
+        """Return the form of a request. Raises `PageRefused` unless it came from a page of this session."""
         _require_same_origin(request)
         form = await _read(request)
         given = request.headers.get("x-csrf-token") or str(form.get("csrf", ""))
@@ -242,7 +242,7 @@ async def _read(request: Request) -> FormData:
 
 
 def _require_same_origin(request: Request) -> None:
-    """Raises `PageRefused` for what another site had a browser send."""
+    """Raise `PageRefused` for a request that another site made the browser send."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
     host = request.headers.get("host", "")
     if site != "same-origin" or (origin is not None and urlsplit(origin).netloc != host):
@@ -250,7 +250,7 @@ def _require_same_origin(request: Request) -> None:
 
 
 def _is_local(request: Request) -> bool:
-    """Whether a request comes from this machine, and no proxy on it has passed it on."""
+    """Return whether a request comes from this machine, and not through a proxy on it."""
     forwarded = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
     if request.client is None or any(name in request.headers for name in forwarded):
         return False
@@ -261,13 +261,13 @@ def _is_local(request: Request) -> bool:
 
 
 def _target(request: Request) -> str:
-    """Return the page to show after signing in: always one of ours, whatever the link says."""
+    """Return the page to show after signing in: always one of ours."""
     target = request.query_params.get("next", PATH)
     return target if target == PATH or target.startswith((f"{PATH}/", f"{PATH}?")) else PATH
 
 
 def _with_headers(send: Send) -> Send:
-    """Add what protects a page to its answer."""
+    """Wrap `send` to add security headers to a page."""
 
     async def send_protected(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""Assets: scripts and styles, from the package, compressed once."""
+"""Assets: the package's scripts and styles, compressed once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Assets:
                     self._found[prefix + file.name] = asset
 
     def response(self, path: str, headers: Headers) -> Response:
-        """The file, or that the browser has it."""
+        """Return the file, or 304 if the browser has it."""
         asset = self._found.get(path)
         if asset is None:
             return PlainTextResponse("There is no such file.\n", 404)

@@ -1,4 +1,4 @@
-"""Changes: who changed what, when and why, and the way back."""
+"""The pages of changes: who changed what, when and why; and reverting a change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headgate.rules.sources.export import rule_text
 
 PAGE: Final = 25
 KINDS: Final = get_args(Kind)
-FINAL: Final = ("token", "counts")  # what cannot be reverted
+FINAL: Final = ("token", "counts")  # kinds that cannot be reverted
 
 
 async def list_changes(page: Page) -> Response:
@@ -39,7 +39,7 @@ async def list_changes(page: Page) -> Response:
 
 
 async def confirm(page: Page) -> Response:
-    """What a revert would change, before it does."""
+    """Show what a revert would change."""
     change_id = _id(page.query.get("id", ""))
     applied = await asyncio.to_thread(page.services.operations.changes.revert, page.caller, change_id, dry_run=True)
     differences = [(one, _lines(one["kind"], one["before"], one["after"])) for one in applied.changes]
@@ -53,7 +53,7 @@ async def revert(page: Page) -> Response:
 
 
 def lines_of(change: Change) -> list[DifferenceLine]:
-    """The fields that a change changed."""
+    """Return the fields that a change changed."""
     return _lines(change.kind, change.before, change.after)
 
 
@@ -62,11 +62,11 @@ def _lines(kind: str, before: Mapping[str, Any] | None, after: Mapping[str, Any]
 
 
 def _text(kind: str, table: Mapping[str, Any] | None) -> str:
-    """A table as TOML has it, without what has no value; of a rule, without defaults."""
+    """Return a table as TOML, without empty values; a rule also without defaults."""
     if table is None:
         return ""
     if kind == "rule":
-        with suppress(InvalidRule):  # one that today's rules do not allow is shown as it is
+        with suppress(InvalidRule):  # a rule that is no longer valid is shown as it is
             return rule_text(rule_from(dict(table))).removeprefix("[[rules]]\n")
     return "\n".join(f"{name} = {_value(value)}" for name, value in table.items() if value is not None)
 

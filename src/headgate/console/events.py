@@ -1,4 +1,4 @@
-"""Events: what was refused, or would have been; filtered, followed live, and as CSV."""
+"""The page of events: filtered, followed live, and as CSV."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from headgate.operations.history import Cursor, Event, EventFilter
 
 PAGE: Final = 100
 CSV_PAGE: Final = 1_000
-MOST_LIVE: Final = 50  # events that are shown of one second
+MOST_LIVE: Final = 50  # events shown of one second
 FACTS: Final = ("rule", "user", "ip", "api_key", "tenant", "endpoint")
 REASONS: Final = ("over_limit", "penalty", "shadow", "annotate", "fail_closed", "local_fallback")
 COLUMNS: Final = (
     *("at", "rule", "reason", "allowed", "dimension", "subject", "user", "ip", "api_key", "tenant", "endpoint"),
     *("method", "tier", "cost", "limit", "remaining", "weight", "node"),
 )
-_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")  # what makes spreadsheets calculate
+_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")  # a cell that begins so is a formula in a spreadsheet
 
 
 async def list_events(page: Page) -> Response:
@@ -47,7 +47,7 @@ async def as_csv(page: Page) -> Response:
 
 
 async def follow(page: Page) -> Response:
-    """Server-sent events: rows of the table, as they come."""
+    """Send new rows of the table as server-sent events."""
     page.caller.require("events")
     wanted, _ = _event_filter(page)
     since = page.request.headers.get("last-event-id") or page.query.get("newest", "")
@@ -62,7 +62,7 @@ async def _rows(page: Page, wanted: EventFilter, since_us: int) -> AsyncIterator
     yield "retry: 1000\n\n"
     seen: set[str] = set()
     while not page.services.fleet.is_draining():
-        # A little of what was seen is asked for again: nodes write at their own pace.
+        # Query the last seconds again: nodes write events with a delay.
         later = replace(wanted, since_us=since_us - 3_000_000, until_us=None)
         try:
             found = await asyncio.to_thread(page.services.history.events, page.caller, later, most=CSV_PAGE)

@@ -1,4 +1,4 @@
-"""Explain and try: facts of a request in, what would be decided and why out. Nothing is charged."""
+"""The page that explains what would be decided for a request, and why. It charges nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIELDS: Final = (
     ("tenant", "Tenant", "acme"),
     ("endpoint", "Endpoint", "/api/search"),
     ("method", "Method", "GET"),
-    ("tier", "Tier", "by the user, unless said"),
+    ("tier", "Tier", "the user's by default"),
     ("cost", "Cost", "1, or requests=1 tokens=4000"),
     ("more", "Other facts", "country=DE region=eu"),
 )
@@ -41,7 +41,7 @@ async def explain(page: Page) -> Response:
 
 
 def _table(page: Page) -> dict[str, Any]:
-    """The facts and the `cost` that the URL names. Raises `InvalidCheck`."""
+    """Return the facts and the `cost` in the URL. Raises `InvalidCheck`."""
     table: dict[str, Any] = {}
     for name, _, _ in FIELDS:
         text = page.query.get(name, "").strip()
@@ -56,7 +56,7 @@ def _table(page: Page) -> dict[str, Any]:
 
 
 def _cost(text: str) -> Cost:
-    """A number of requests, or amounts of units: `tokens=4000`. Raises `InvalidCheck`."""
+    """Return a number of requests, or amounts of units: `tokens=4000`. Raises `InvalidCheck`."""
     costs: dict[str, int] = {}
     for part in text.replace(",", " ").split() or ["1"]:
         unit, equals, amount = part.rpartition("=")

@@ -1,4 +1,4 @@
-"""Overview: checks per second, latency, nodes, and the subjects refused most."""
+"""The overview page: checks per second, latency, nodes, and the subjects refused most."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from headgate.operations.fleet import NodeStatus
 from headgate.operations.history import UsageStep
 
 MOST: Final = 8  # rows of a list
-SETTLED_SECONDS: Final = 45  # of a step that has to be over before it is drawn
+SETTLED_SECONDS: Final = 45  # of a step that must have passed before it is drawn
 ALL: Final = ""
 
 
 class Part(NamedTuple):
-    """A part of the service, and how it is doing."""
+    """A part of the service, and its state."""
 
     name: str
     about: str
-    fault: tuple[str, int, list[str]] | None  # why it is degraded, since when, and on which nodes; None: it is well
+    fault: tuple[str, int, list[str]] | None  # what fails, since when, and on which nodes; None: nothing
 
 
 async def overview(page: Page) -> Response:
@@ -40,7 +40,7 @@ async def panels(page: Page) -> Response:
 
 
 async def tops(page: Page) -> Response:
-    """Which rules and which subjects had most refusals. Loaded by itself: of a long range, it takes a moment."""
+    """Show the rules and subjects with most refusals. Loaded separately: a long range takes a moment."""
     chosen, history = range_of(page.query), page.services.history
     since_us, until_us, _ = chosen.period(page.now_us)
     rules, subjects = await asyncio.gather(
@@ -51,7 +51,7 @@ async def tops(page: Page) -> Response:
 
 
 async def data(page: Page) -> Response:
-    """The points of the charts: time, then per second allowed, refused, shadow, delayed, by failure mode; p50, p99."""
+    """Return the charts' points: time; allowed, refused, shadow, delayed, by failure mode per second; p50, p99."""
     page.caller.require("events")
     chosen = range_of(page.query)
     if chosen.name == LIVE:
@@ -69,7 +69,7 @@ async def data(page: Page) -> Response:
         one = by_time.get(at_us)
         elapsed = min(step, (period.until_us - at_us) / MICROSECONDS)
         if elapsed < min(step, SETTLED_SECONDS):
-            break  # what there is of a step that has just begun is not written yet
+            break  # the counts of a new step are not written yet
         if one is None:
             points.append([at_us // MICROSECONDS, 0, 0, 0, 0, 0, None, None])
         else:
@@ -80,7 +80,7 @@ async def data(page: Page) -> Response:
 
 
 async def live(page: Page) -> Response:
-    """Server-sent events: the seconds since the one that the browser has."""
+    """Send the seconds after the browser's last one as server-sent events."""
     page.caller.require("events")
     since = page.request.headers.get("last-event-id") or page.query.get("since", "0")
     return StreamingResponse(
@@ -105,7 +105,7 @@ async def _seconds(page: Page, since: int) -> AsyncIterator[str]:
 
 
 async def _panels(page: Page, chosen: Range) -> dict[str, Any]:
-    """How the service is doing, and what it had in the range."""
+    """Return the service's state, and its counts in the range."""
     caller, history, nodes = page.caller, page.services.history, page.services.fleet.nodes()
     period = chosen.period(page.now_us)
     totals: Sequence[UsageStep] = ()
@@ -131,12 +131,12 @@ async def _panels(page: Page, chosen: Range) -> dict[str, Any]:
 
 
 def _version(node: NodeStatus) -> int:
-    """The number of the rules' version; 0 where it has none."""
+    """Return the rules' version as a number; 0 if it is not one."""
     return int(node.rules) if node.rules is not None and node.rules.isdigit() else 0
 
 
 def _parts(page: Page, nodes: Any) -> list[Part]:
-    """What the service is made of, and whatever else is degraded."""
+    """Return the parts of the service, and all other faults."""
     services = page.services
     version = services.operations.source.holder.current.version
     well = {
@@ -150,7 +150,7 @@ def _parts(page: Page, nodes: Any) -> list[Part]:
 
 
 def _faults(nodes: Any) -> dict[str, tuple[str, int, list[str]]]:
-    """What is degraded: its name, why, since when, and on which nodes."""
+    """Return the faults by part: what fails, since when, and on which nodes."""
     found: dict[str, tuple[str, int, list[str]]] = {}
     for node in nodes:
         for name, (text, since_us) in node.faults.items():

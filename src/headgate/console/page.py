@@ -22,18 +22,18 @@ MAX_REASON = 1_000
 
 
 class Services(NamedTuple):
-    """What the pages work with."""
+    """The objects that the pages use."""
 
     operations: Operations
     history: History
     tokens: Tokens
     fleet: Fleet
-    store: str  # what it is, for people
+    store: str  # a description for people
     database: str
 
 
 class Page:
-    """One request. `form` is what was sent with a POST."""
+    """One request. `form` is the form of a POST."""
 
     def __init__(
         self, request: Request, services: Services, renderer: Renderer, caller: Caller, csrf: str, form: FormData | None
@@ -58,7 +58,7 @@ class Page:
 
     @property
     def is_fragment(self) -> bool:
-        """Whether htmx asks for a part of the page alone."""
+        """Whether htmx requests only a part of the page."""
         headers = self.request.headers
         return headers.get("hx-request") == "true" and headers.get("hx-history-restore-request") != "true"
 
@@ -68,16 +68,17 @@ class Page:
 
     @property
     def actor(self) -> Caller:
-        """The caller, with the reason that the form gives."""
+        """The caller, with the reason in the form."""
         return self.caller._replace(reason=self.text("reason")[:MAX_REASON])
 
     def text(self, name: str) -> str:
-        """A field of the form; empty when it is not there."""
+        """Return a field of the form; empty if it is missing."""
         value = self.form.get(name, "")
         return value.strip() if isinstance(value, str) else ""
 
     def link(self, path: str = "", **parameters: object) -> str:
-        """A link below the console; without a path, to this page with other parameters. None leaves one out."""
+        """Return a link in the console; without a path, to this page with other parameters. None removes a
+        parameter."""
         if not path:
             parameters = {**self.query, **parameters}
         given = {name: str(value) for name, value in parameters.items() if value not in (None, "")}
@@ -85,12 +86,12 @@ class Page:
         return f"{base}?{urlencode(given)}" if given else base
 
     def render(self, template: str, http_status: int = 200, /, **values: Any) -> Response:
-        """An answer in HTML."""
+        """Return an HTML response."""
         content = self._renderer.render(template, page=self, viewer=self.caller, **values)
         return HTMLResponse(content, http_status)
 
     def redirect(self, path: str, message: str = "", **parameters: object) -> Response:
-        """Have the browser go on to another page of the console, which shows a message."""
+        """Redirect the browser to another page of the console, which shows a message."""
         url = self.link(path, **parameters, done=message)
         if self.is_fragment:
             return Response(status_code=204, headers={"HX-Redirect": url})
@@ -101,7 +102,7 @@ View = Callable[[Page], Awaitable[Response]]
 
 
 class PageRoute(NamedTuple):
-    """A path below the console, and what answers it."""
+    """A path in the console, and its view."""
 
     path: str
     view: View

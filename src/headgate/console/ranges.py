@@ -1,4 +1,4 @@
-"""Ranges of time that pages can show: the last so many hours or days, or from one time to another."""
+"""Ranges of time that pages can show: the last hours or days, or from one time to another."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headgate.operations.usage import GOOD_POINTS, STEPS, Period
 LIVE: Final = "live"
 CUSTOM: Final = "custom"
 MIN_SECONDS: Final = 60
-MAX_TIME: Final = 1 << 36  # seconds: far beyond what databases keep
+MAX_TIME: Final = 1 << 36  # seconds: far beyond any stored time
 
 
 class Range(NamedTuple):
-    """A choice of a page: its name in the URL, what it is called, how long it is and in which steps it is drawn."""
+    """A range that a page offers: its name in the URL, its label, its length and its steps."""
 
     name: str
     label: str
@@ -25,7 +25,7 @@ class Range(NamedTuple):
 
     @property
     def parameters(self) -> dict[str, object]:
-        """What says in the URL that it is this one."""
+        """The URL parameters of this range."""
         if self.until is None:
             return {"range": self.name}
         return {"since": self.until - self.seconds, "until": self.until}
@@ -52,7 +52,7 @@ def named_range(name: str) -> Range:
 
 
 def range_of(query: Mapping[str, str], default: str = LIVE) -> Range:
-    """The range that a URL asks for: `range`, or `since` and `until` in Unix seconds; the default where it does not."""
+    """Return the range in a URL: `range`, or `since` and `until` in Unix seconds; the default if there is none."""
     since, until = _time(query.get("since", "")), _time(query.get("until", ""))
     if since is None or until is None or since >= until:
         return _BY_NAME.get(query.get("range", default), _BY_NAME[default])

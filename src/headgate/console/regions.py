@@ -1,4 +1,4 @@
-"""Regions and leases: how rules are doing that several regions share, or that nodes hold slices of."""
+"""The page of regions and leases: the state of rules that regions share, or that nodes hold slices of."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ HOW: Final = {  # how regions share a rule
     "central": "one region decides every check",
     "quota": "each region has a fixed share",
     "quota_auto": "each region has a share that follows demand",
-    "synced": "each region counts its own checks and those it has heard of",
+    "synced": "each region counts its own checks and those that others report",
 }
-REGIONS: Final = {  # what is shown of all regions together
+REGIONS: Final = {  # figures of all regions together
     "grants": "Keys with an agreed share",
     "grant_failures": "Shares not agreed",
     "synced_keys": "Keys synced",
-    "synced_excess": "Let in above limits",
+    "synced_excess": "Allowed above limits",
     "fallbacks": "Decided by failure mode",
 }
-LEASES: Final = {  # what is shown of leases
+LEASES: Final = {  # figures of leases
     "checks": "Checks",
     "hits": "Decided on this node",
     "calls": "Calls to the store",

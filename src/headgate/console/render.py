@@ -1,4 +1,4 @@
-"""Renders templates, and how figures, times and quotas are written."""
+"""Renders templates, and formats figures, times and quotas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACTIONS: Final = {"reject": "enforced", "throttle": "throttled", "annotate": "an
 
 
 class Renderer:
-    """The console's templates. Everything that they show is escaped."""
+    """The console's templates. All values are escaped."""
 
     def __init__(self, *, has_regions: bool) -> None:
         self._templates = Environment(
@@ -56,12 +56,12 @@ class Renderer:
 
 
 def time_tag(us: int | None, style: str = "full") -> Markup:
-    """A time for the reader's zone, which the browser knows; its title is UTC. `style` is full, clock, short or ago."""
+    """Return a time that the browser shows in its zone, with UTC as title. `style` is full, clock, short or ago."""
     if us is None:
         return Markup("—")
     at = _EPOCH + timedelta(microseconds=us)
     utc = at.strftime("%Y-%m-%d %H:%M:%S UTC")
-    # About as long as what the browser makes of it, so that nothing moves.
+    # About as long as the browser's text, so that the layout does not move.
     text = ago(at - datetime.now(UTC)) if style == "ago" else f"{at.day} {at.strftime(_STYLES[style])}"
     return Markup('<time datetime="{}" data-style="{}" title="{}">{}</time>').format(
         at.isoformat(timespec="milliseconds"), style, utc, text
@@ -69,7 +69,7 @@ def time_tag(us: int | None, style: str = "full") -> Markup:
 
 
 def ago(ahead: timedelta) -> str:
-    """How far away a time is: in 2 minutes, 3 days ago."""
+    """Format the distance of a time: in 2 minutes, 3 days ago."""
     seconds = ahead.total_seconds()
     unit, size = next((one for one in _UNITS if abs(seconds) >= one[1]), _UNITS[-1])
     amount = round(abs(seconds) / size)
@@ -80,17 +80,17 @@ def ago(ahead: timedelta) -> str:
 
 
 def time_text(us: int) -> str:
-    """A time in UTC, as programs read it."""
+    """Return a time in UTC in ISO 8601."""
     return (_EPOCH + timedelta(microseconds=us)).isoformat()
 
 
 def count(value: float) -> str:
-    """A whole number in full: 12,345."""
+    """Return a whole number in full: 12,345."""
     return f"{value:,.0f}"
 
 
 def number(value: float | None) -> str:
-    """A figure of at most some five characters: 1,234 or 12.3k."""
+    """Return a figure in about five characters: 1,234 or 12.3k."""
     if value is None:
         return "—"
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -108,7 +108,7 @@ def milliseconds(us: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A time span for people: 4.2 s, 3 min, 2 h."""
+    """Format a time span: 4.2 s, 3 min, 2 h."""
     if value is None:
         return "never"
     if value < 1:
@@ -120,7 +120,7 @@ def seconds(value: float | None) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A share in per cent."""
+    """Return a share in per cent."""
     if not whole:
         return "0 %"
     percent = 100 * part / whole
@@ -128,7 +128,7 @@ def share(part: float, whole: float) -> str:
 
 
 def quota_text(quota: Quota, unit: str = REQUESTS) -> str:
-    """A quota as people say it: 1,000 / 1m, burst 2,000; 40,000 tokens / 1m; 5 at once; 1,000 / calendar month."""
+    """Format a quota: 1,000 / 1m, burst 2,000; 40,000 tokens / 1m; 5 at once; 1,000 / calendar month."""
     limit = f"{quota.limit:,}" if unit == REQUESTS else f"{quota.limit:,} {unit}"
     if quota.algorithm == CONCURRENCY:
         return f"{limit} at once"
@@ -139,7 +139,7 @@ def quota_text(quota: Quota, unit: str = REQUESTS) -> str:
 
 
 def algorithm_text(quota: Quota) -> str:
-    """How a quota is counted: token bucket; slots of at most 10m; Europe/Berlin, from day 15."""
+    """Format how a quota is counted: token bucket; slots of at most 10m; Europe/Berlin, from day 15."""
     if quota.algorithm == CONCURRENCY:
         return f"slots of at most {duration_text(quota.window_us)}"
     if quota.calendar is None:
@@ -150,14 +150,14 @@ def algorithm_text(quota: Quota) -> str:
 
 
 def cost_text(cost: Cost) -> str:
-    """What a request costs: 1, or 1 request, 4,000 tokens."""
+    """Format the cost of a request: 1, or 1 request, 4,000 tokens."""
     if isinstance(cost, int):
         return count(cost)
     return ", ".join(f"{amount:,} {unit.removesuffix('s') if amount == 1 else unit}" for unit, amount in cost.items())
 
 
 def help_text(field: RuleField) -> Markup:
-    """What a field of a rule means, with its names set as code."""
+    """Return the meaning of a rule's field, with names as code."""
     parts = field.plain_meaning.split("`")
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if place % 2 else part for place, part in enumerate(parts)
@@ -165,7 +165,7 @@ def help_text(field: RuleField) -> Markup:
 
 
 def subject_text(subject: str) -> str:
-    """A subject for people: that of several facts is kept as a JSON list of them."""
+    """Format a subject. One of several facts is stored as a JSON list."""
     if not subject.startswith('["'):
         return subject
     try:
@@ -175,12 +175,12 @@ def subject_text(subject: str) -> str:
 
 
 def rule_state(rule: Rule) -> str:
-    """`disabled`, `shadow`, `annotates`, `throttled` or `enforced`."""
+    """Return a rule's state: `disabled`, `shadow`, `annotates`, `throttled` or `enforced`."""
     return ACTIONS.get(rule.action, rule.action) if rule.enabled else "disabled"
 
 
 def sparkline(values: list[tuple[int, int]], width: int = 120, height: int = 24) -> Markup:
-    """Two lines in SVG: checks, and of them the refused."""
+    """Draw two areas in SVG: checks, and those of them that were refused."""
     most = max((checks for checks, _ in values), default=0)
     if not most:
         return Markup('<span class="quiet">no traffic</span>')
@@ -188,7 +188,7 @@ def sparkline(values: list[tuple[int, int]], width: int = 120, height: int = 24)
     total, refused = (sum(column) for column in zip(*values, strict=True))
 
     def shape(kind: str, place: int) -> Markup:
-        """An area whose sides and ground lie outside of what is seen. Coordinates are whole: there are many."""
+        """Return an area whose sides and base are outside the view. Coordinates are integers, to keep it short."""
         points = " ".join(f"{n},{height - 1 - round(scale * one[place])}" for n, one in enumerate(values))
         return Markup('<polygon class="{}" points="-9,{} {} {},{}"/>').format(
             kind, height + 9, points, last + 9, height + 9
@@ -204,7 +204,7 @@ def sparkline(values: list[tuple[int, int]], width: int = 120, height: int = 24)
 
 
 def barchart(bars: list[tuple[int, int, int]], height: int = 64) -> Markup:
-    """Bars in SVG: at each time, what was refused and, on top, what would have been."""
+    """Draw bars in SVG: refusals at each time and, on top, those of shadow rules."""
     most = max((refused + shadow for _, refused, shadow in bars), default=0)
     scale = height / most if most else 0.0
     drawn = Markup("")

@@ -1,4 +1,4 @@
-"""The editor of a rule: its form or its TOML, the difference before it is applied, and what to do about conflicts."""
+"""The editor of a rule: its form or TOML, a review of the difference, and the resolution of conflicts."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class DifferenceLine(NamedTuple):
 class Draft(NamedTuple):
     """The draft of a rule in the editor."""
 
-    table: Table  # as they typed it
-    rule: Rule | None  # None: it is not valid
+    table: Table  # as typed
+    rule: Rule | None  # None: it is invalid
     problems: tuple[Problem, ...]
-    base: Table | None  # as the rule was when they began; None: it is new
+    base: Table | None  # the rule when the edit began; None: it is new
     version: str  # of the base; empty: it is new
 
     @property
@@ -44,7 +44,7 @@ class Draft(NamedTuple):
 
 
 async def edit(page: Page) -> Response:
-    """The form of a rule; without `id`, of a new one; with `copy`, of one like another."""
+    """Show the form of a rule; without `id`, of a new one; with `copy`, of a copy."""
     rule_id, copied = page.query.get("id"), page.query.get("copy")
     page.caller.require("rules")
     if rule_id is None:
@@ -56,20 +56,20 @@ async def edit(page: Page) -> Response:
 
 
 async def convert(page: Page) -> Response:
-    """The form as TOML, or TOML as the form, with what was typed so far."""
+    """Switch between form and TOML, and keep what was typed."""
     draft = _draft(page)
     as_toml = page.query.get("as") == "toml" if draft.rule is not None else page.text("as") == "toml"
     return _form(page, draft, 200 if draft.rule is not None else 422, as_toml=as_toml)
 
 
 async def preview(page: Page) -> Response:
-    """What the form means, as TOML; or what is wrong with it."""
+    """Show the form's rule as TOML, or its problems."""
     draft = _draft(page)
     return page.render("rule_preview.html", draft=draft, diff=_difference(draft))
 
 
 async def review(page: Page) -> Response:
-    """The difference that a draft makes, to be applied."""
+    """Show the difference that a draft makes, for confirmation."""
     draft = _draft(page)
     if draft.rule is None:
         return _form(page, draft, status=422)
@@ -98,7 +98,7 @@ async def apply(page: Page) -> Response:
 
 
 async def merge(page: Page) -> Response:
-    """A draft of what was chosen, field by field, on top of what is there now."""
+    """Merge the fields chosen from both versions into the current rule, and show the review."""
     draft = _sent(page)
     theirs = form_table((await _get(page, str(draft.table.get("id", "")))).rule)
     version = page.text("their_version")
@@ -139,7 +139,7 @@ async def _get(page: Page, rule_id: str) -> StoredRule:
 
 
 async def _conflict(page: Page, draft: Draft) -> Response:
-    """Both changes beside what they began with."""
+    """Show both changes beside the original rule."""
     try:
         stored = await _get(page, str(draft.table["id"]))
     except NotFound as error:
@@ -161,14 +161,14 @@ async def _conflict(page: Page, draft: Draft) -> Response:
 
 
 def _names(draft: Draft, theirs: Table) -> list[str]:
-    """The fields that either side has changed."""
+    """Return the fields that either side has changed."""
     base = draft.base or {}
     names = dict.fromkeys((*base, *draft.table, *theirs))
     return [name for name in names if len({_text(one.get(name)) for one in (base, draft.table, theirs)}) > 1]
 
 
 def _draft(page: Page) -> Draft:
-    """What the form, or its TOML, says."""
+    """Read the draft from the form or its TOML."""
     base, version = _base(page)
     form = page.all_fields or FormData()
     try:
@@ -183,7 +183,7 @@ def _draft(page: Page) -> Draft:
 
 
 def _sent(page: Page) -> Draft:
-    """A draft that was reviewed, as the page has kept it."""
+    """Read a reviewed draft from the page."""
     try:
         table, base = json.loads(page.text("table")), json.loads(page.text("base"))
     except ValueError as error:
@@ -212,7 +212,7 @@ def _valid(table: Table) -> tuple[Rule | None, tuple[Problem, ...]]:
 
 
 def _difference(draft: Draft) -> list[DifferenceLine]:
-    """The lines of TOML that go and come."""
+    """Return the lines of TOML that are removed and added."""
     before = "" if draft.base is None else rule_text(rule_from(dict(draft.base)))
     return difference(before, draft.toml)
 

@@ -1,4 +1,4 @@
-"""A rule as a form: its fields as inputs, and what was typed back as a table."""
+"""Converts a rule to a form's inputs, and the form back to a table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "What happens beyond it": ("action", "max_delay", "status", "message", "failure_mode"),
 }
 REST: Final = "How it is counted"
-_WHEN: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {  # fields that only some values of another have a use for
+_WHEN: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {  # fields that need certain values of another field
     "window": ("algorithm", (*WINDOWS, *BUCKETS)),
     "burst": ("algorithm", BUCKETS),
     "ttl": ("algorithm", (CONCURRENCY,)),
@@ -34,22 +34,22 @@ _WHEN: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {  # fields that only 
     "max_delay": ("action", ("throttle",)),
 }
 _DEFAULTS: Final = {field.name: field.default for field in FIELDS}
-_DURATIONS: Final = ("window", "ttl")  # of which a quota has one
+_DURATIONS: Final = ("window", "ttl")  # a quota has one of them
 
 
 class Input(NamedTuple):
     """One field of the form."""
 
     field: RuleField
-    value: Any  # a text; of a flag, whether it is set
+    value: Any  # a string; for a flag, whether it is set
     problem: str
-    depends_on: str  # another field; empty: on none
-    on_values: tuple[str, ...]  # values of that field with which this one means something
+    depends_on: str  # another field; empty: none
+    on_values: tuple[str, ...]  # values of that field for which this one is relevant
     is_relevant: bool  # whether the other field has one of them
 
     @property
     def kind(self) -> str:
-        """Which input: `choice`, `flag`, `lines`, `long` or `short`."""
+        """The kind of input: `choice`, `flag`, `lines`, `long` or `short`."""
         kind = self.field.kind
         if kind.choices:
             return "choice"
@@ -61,7 +61,7 @@ class Input(NamedTuple):
 
 
 def sections_of(table: Table, problems: Sequence[Problem] = ()) -> dict[str, list[Input]]:
-    """The inputs of a form that shows a table, and what is wrong with it, by section."""
+    """Return the inputs of a form for a table, with its problems, by section."""
     wrong = {problem.field: problem.message for problem in problems}
     named = {name for names in _SECTIONS.values() for name in names}
     by_name = {field.name: field for field in FIELDS}
@@ -82,7 +82,7 @@ def _input(field: RuleField, table: Table, problem: str) -> Input:
 
 
 def form_table(rule: Rule) -> Table:
-    """A rule as a table, with its durations as people write them."""
+    """Return a rule as a table, with readable durations."""
     table = rule_table(rule)
     return table | {name: duration_text(rule.quota.window_us) for name in _DURATIONS if _is_seconds(table.get(name))}
 
@@ -104,7 +104,8 @@ def _input_value(field: RuleField, value: Any) -> Any:
 
 
 def table_of(form: FormData) -> Table:
-    """The table that a form means. What is empty is left out; what is no number is kept, for the rule to reject."""
+    """Read a table from a form. Empty fields are left out; an invalid number is kept, for the rule's check to
+    reject."""
     table: Table = {}
     for field in FIELDS:
         given = form.get(field.name)
@@ -129,7 +130,7 @@ def table_of(form: FormData) -> Table:
 
 
 def table_of_toml(text: str) -> Table:
-    """The table of the only rule of a rules file. Raises `InvalidRule`."""
+    """Read the table of the only rule in TOML. Raises `InvalidRule`."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

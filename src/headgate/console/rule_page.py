@@ -1,4 +1,4 @@
-"""One rule: its quota, what it allowed and refused, the subjects it refuses most, and its overrides."""
+"""The page of one rule: its quota, what it allowed and refused, the subjects it refuses most, and its overrides."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def show(page: Page) -> Response:
 
 
 async def _traffic(page: Page, rule_id: str, chosen: Range) -> dict[str, Any]:
-    """What the rule had in the range; of a database that does not answer, what it says."""
+    """Return the rule's counts in the range, or the database's error."""
     history = page.services.history
     try:
         usage = await asyncio.to_thread(history.usage, page.caller, [rule_id], chosen.period(page.now_us))
@@ -50,7 +50,7 @@ async def _traffic(page: Page, rule_id: str, chosen: Range) -> dict[str, Any]:
 
 
 async def subjects(page: Page) -> Response:
-    """Who was over the rule's limit most often. Loaded by itself: of a long range, it takes a moment."""
+    """Show the subjects over the rule's limit most often. Loaded separately: a long range takes a moment."""
     since_us, until_us, _ = range_of(page.query, "24h").period(page.now_us)
     top = page.services.history.top_subjects
     found = await asyncio.to_thread(

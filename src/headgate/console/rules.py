@@ -1,4 +1,4 @@
-"""Rules: found among many, and switched between disabled, shadow and enforced."""
+"""The page of rules: searches them, and switches them between disabled, shadow and enforced."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from headgate.rules.snapshot import Snapshot
 PAGE: Final = 50
 STATES: Final = ("enforced", "throttled", "annotates", "shadow", "disabled")
 SPARK: Final = named_range("1h")
-SETTLED_US: Final = 15_000_000  # after which what a step had is written
+SETTLED_US: Final = 15_000_000  # after which a step's counts are written
 SHADOW: Final = "log_only"
-CHANGES: Final[dict[str, dict[str, Any]]] = {  # what each switch does to a rule's table
+CHANGES: Final[dict[str, dict[str, Any]]] = {  # the change that each switch makes to a rule's table
     "enable": {"enabled": True},
     "disable": {"enabled": False},
-    "enforce": {},  # the form says which action
+    "enforce": {},  # the form has the action
     "shadow": {"action": SHADOW},
 }
-ENFORCED: Final = {  # actions that a shadow can get, and what becomes of requests beyond the limit
+ENFORCED: Final = {  # the actions for a shadow rule, and their effect on requests over the limit
     "reject": "are refused",
     "throttle": "are delayed, and refused beyond the longest delay",
-    "annotate": "pass, and are marked",
+    "annotate": "are allowed, and marked",
 }
-MOST_CHANGES: Final = 25  # in which the action that a rule had before is looked for
+MOST_CHANGES: Final = 25  # searched for a rule's previous action
 
 
 class Indexed(NamedTuple):
-    """A rule, and all that it can be found by."""
+    """A rule, and its text for the search."""
 
     rule: Rule
     text: str
 
 
 class Index:
-    """The rules of the latest snapshot, ready to be searched."""
+    """The rules of the latest snapshot, indexed for the search."""
 
     def __init__(self) -> None:
         self._rules: Sequence[Rule] = ()
@@ -102,7 +102,7 @@ def _search(page: Page) -> dict[str, Any]:
 
 
 async def sparklines(page: Page) -> Response:
-    """The traffic of the rules on a page of the list, each in a place of its own."""
+    """Show the traffic of the rules on a page of the list."""
     rules: list[Rule] = _search(page)["rules"]
     period = SPARK.period(page.now_us)
     try:
@@ -111,7 +111,7 @@ async def sparklines(page: Page) -> Response:
         found = []
     step_us = SPARK.step * 1_000_000
     first = period.since_us - period.since_us % step_us
-    settled_us = period.until_us - SETTLED_US  # a step that has just begun would look like a fall
+    settled_us = period.until_us - SETTLED_US  # an incomplete step would look like a drop
     steps = range(first, settled_us - settled_us % step_us, step_us)
     lines: dict[str, dict[int, tuple[int, int]]] = {}
     for one in found:
@@ -121,7 +121,7 @@ async def sparklines(page: Page) -> Response:
 
 
 async def confirm(page: Page) -> Response:
-    """A dialog that says what a switch would do, and asks for a reason."""
+    """Show a dialog that explains a switch, and asks for a reason."""
     rule_id, to = page.query.get("rule", ""), page.query.get("to", "")
     _change_for(to)
     operations = page.services.operations
@@ -137,7 +137,7 @@ async def confirm(page: Page) -> Response:
 
 
 async def _action_before(page: Page, rule_id: str) -> str:
-    """The action that a rule had before it was made a shadow, by the change log; `reject` if it has always been one."""
+    """Return a rule's action before it became a shadow, from the change log; `reject` if it always was one."""
     changes = page.services.operations.changes
     found = await asyncio.to_thread(changes.page, page.caller, kind="rule", subject=rule_id, most=MOST_CHANGES)
     actions = (change.before.get("action", "reject") for change in found if change.before is not None)
@@ -157,7 +157,7 @@ async def switch(page: Page) -> Response:
 
 
 def expect_version(version: str) -> Expect:
-    """Have a change fail when a rule has another version than the one that was looked at."""
+    """Return a check that fails if a rule no longer has this version."""
 
     def expect(found: int | None) -> None:
         if str(found) != version:

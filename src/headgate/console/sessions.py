@@ -1,7 +1,7 @@
-"""Sessions: who has signed in, in a cookie that only this service can have made.
+"""Sessions of signed-in operators, in cookies that only this service can create.
 
-A session keeps the hash of the token that it was begun with, never the token. Each request looks the token up again: a
-session ends when its token is revoked or expires, and after an hour without a request.
+A session holds the hash of its token, never the token. Each request looks the token up again, so a session ends when
+its token is revoked or expires, and after an hour without a request.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ MOST: Final = 1_000  # characters of a cookie
 
 
 class Gatekeeper(Protocol):
-    """Knows tokens: `headgate.service.console`."""
+    """Verifies tokens: `headgate.service.console`."""
 
     async def sign_in(self, token: str, address: str | None) -> str:
-        """Return the hash of a good token. Raises `Unauthenticated`, `RateLimited`, `DatabaseError`."""
+        """Return the hash of a valid token. Raises `Unauthenticated`, `RateLimited`, `DatabaseError`."""
 
     async def caller(self, digest: str) -> Caller:
-        """Return who has the token of this hash. Raises `Unauthenticated`, `DatabaseError`."""
+        """Return the caller whose token has this hash. Raises `Unauthenticated`, `DatabaseError`."""
 
     def redeem(self, code: str) -> str | None:
-        """Return the hash that the code of a link stands for, once; None: it is invalid or expired."""
+        """Redeem the code of a link for a token's hash, once; None if it is invalid or expired."""
 
 
 class Session(NamedTuple):
@@ -46,7 +46,7 @@ class Session(NamedTuple):
 
 
 class Sessions:
-    """Makes and reads cookies. `secret` is known only to the service's processes."""
+    """Creates and reads cookies. `secret` is known only to the service's processes."""
 
     def __init__(self, secret: str, clock: Clock, *, secure: bool) -> None:
         self._key = hmac.digest(secret.encode(), b"headgate console", "sha256")
@@ -57,7 +57,7 @@ class Sessions:
         return Session(digest, secrets.token_urlsafe(16), self._now())
 
     def read(self, cookie: str | None) -> Session | None:
-        """The session of a cookie; None: there is none, it is not ours, or it was idle for too long."""
+        """Return the session of a cookie; None if it is missing, not ours, or idle for too long."""
         if cookie is None or len(cookie) > MOST:
             return None
         content, _, signature = cookie.rpartition(".")
@@ -70,18 +70,18 @@ class Sessions:
         return session if 0 <= self._now() - session.at < IDLE_SECONDS else None
 
     def renew(self, session: Session) -> Session | None:
-        """The session with the time of now; None: it is as good as new."""
+        """Return the session with the current time; None if it is recent enough."""
         now = self._now()
         return session._replace(at=now) if now - session.at >= RENEW_SECONDS else None
 
     def header(self, session: Session | None, path: str) -> str:
-        """The field `Set-Cookie` that begins or renews a session; None: that ends it."""
+        """Return the field `Set-Cookie` that begins or renews a session, or with None ends it."""
         value, age = ("", 0) if session is None else (self._encode(session), IDLE_SECONDS)
         secure = "; Secure" if self._secure else ""
         return f"{COOKIE}={value}; Path={path}; Max-Age={age}; HttpOnly; SameSite=Strict{secure}"
 
     def csrf(self, session: Session) -> str:
-        """What every form of a session has to send back."""
+        """Return the token that every form of a session must send back."""
         return self._sign(f"csrf {session.nonce}")
 
     def is_csrf(self, session: Session, given: str) -> bool:

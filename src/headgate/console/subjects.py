@@ -1,4 +1,4 @@
-"""Subject: one user, address, API key or tenant: its limits, its refusals, and what can be done for it."""
+"""The page of one user, address, API key or tenant: its limits, its refusals, and actions on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DAY: Final = named_range("24h")
 
 
 async def subject(page: Page) -> Response:
-    """Everything about one subject; without one, a search."""
+    """Show one subject; without one, a search."""
     page.caller.require("users")
     fact = _fact(page.query.get("type", "user"))
     text = page.query.get("id", "").strip()
@@ -59,7 +59,7 @@ async def subject(page: Page) -> Response:
 
 
 async def refusals(page: Page) -> Response:
-    """How often a subject was refused in the last day, as a chart."""
+    """Show a subject's refusals of the last day as a chart."""
     fact, value = _fact(page.query.get("type", "")), page.query.get("id", "")
     period = DAY.period(page.now_us)
     found = await asyncio.to_thread(page.services.history.refusals, page.caller, fact, value, period)
@@ -72,7 +72,7 @@ async def refusals(page: Page) -> Response:
 
 
 async def _some_users(page: Page) -> Any:
-    """Some users who have a tier or overrides, to begin with."""
+    """Return some users with a tier or overrides."""
     try:
         return await asyncio.to_thread(page.services.operations.users.page, page.caller, most=RECENT)
     except DatabaseError:
@@ -80,7 +80,7 @@ async def _some_users(page: Page) -> Any:
 
 
 async def dialog(page: Page) -> Response:
-    """The form of one action."""
+    """Show the form of one action."""
     fact, value, what = _fact(page.query.get("type", "")), page.query.get("id", ""), page.query.get("action", "")
     if what not in DIALOGS:
         raise InvalidRule(Problem("query", "action", f"must be one of {', '.join(DIALOGS)}, got {what!r}"))
@@ -93,7 +93,7 @@ async def dialog(page: Page) -> Response:
 
 
 async def act(page: Page) -> Response:
-    """Do what a dialog asked for."""
+    """Perform a dialog's action."""
     fact, value, what = _fact(page.text("type")), page.text("id"), page.text("action")
     operations, actor = page.services.operations, page.actor
     match what:
@@ -103,13 +103,13 @@ async def act(page: Page) -> Response:
             done = f"{value} has an override of {table['rule']}."
         case "unoverride":
             await asyncio.to_thread(operations.users.delete_override, actor, value, page.text("rule"))
-            done = f"The override of {page.text('rule')} is gone."
+            done = f"The override of {page.text('rule')} is deleted."
         case "tier":
             await asyncio.to_thread(operations.users.set_tier, actor, value, {"tier": page.text("tier") or None})
             done = f"{value} is on tier {page.text('tier') or 'none of their own'}."
         case "reset":
             count = await operations.subjects.reset(actor, fact, value)
-            done = f"What {value} has used is forgotten, under {count} rules."
+            done = f"The counts of {value} are reset, for {count} rules."
         case "exempt":
             await asyncio.to_thread(operations.exemptions.create, actor, {"type": fact, "value": value})
             done = f"{value} is exempt from all limits."
@@ -122,7 +122,7 @@ async def act(page: Page) -> Response:
 
 
 def _override(page: Page) -> dict[str, Any]:
-    """The override that a form means. Raises `InvalidRule`."""
+    """Read an override from a form. Raises `InvalidRule`."""
     limit = page.text("limit").replace(",", "").replace("_", "")
     table: dict[str, Any] = {"rule": page.text("rule"), "limit": int(limit) if limit.isdigit() else page.text("limit")}
     lasting = page.text("for")
@@ -137,7 +137,7 @@ def _override(page: Page) -> dict[str, Any]:
 
 
 def _exemption(page: Page, fact: str, value: str) -> bool:
-    """Whether the subject is exempt by its own name, which can be taken back here."""
+    """Return whether the subject has its own exemption, which can be deleted here."""
     exemptions = page.services.operations.source.holder.current.exemptions
     return any(one.type == fact and one.value == value for one in exemptions)
 

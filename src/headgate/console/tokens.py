@@ -1,4 +1,4 @@
-"""Tokens: who may call the service, made and revoked."""
+"""The page of tokens: lists, creates and revokes them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def form(page: Page) -> Response:
 
 
 async def create(page: Page) -> Response:
-    """Make a token, and show its secret this once."""
+    """Create a token, and show its secret once."""
     fields = page.all_fields
     table = {"name": page.text("name"), "role": page.text("role"), "expires_in": page.text("expires_in") or "90d"}
     scopes = [] if fields is None else [str(one) for one in fields.getlist("scopes")]

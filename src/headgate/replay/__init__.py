@@ -1,5 +1,5 @@
-"""Replay: decides the requests of access logs with the real engine, on the log's clock, and reports what happened.
+"""Replay: decides the requests of access logs with the real engine and the log's times, and reports the results.
 
-Reads logs, drives a `Limiter` in memory, and keeps statistics. It knows neither the terminal nor the service: `cli`
-shows its reports, and `service` uses it to try out changed rules on recorded events.
+It reads logs, drives a `Limiter` in memory, and keeps statistics. It knows neither the terminal nor the service: `cli`
+shows its reports, and `service` uses it to try changed rules on recorded events.
 """

@@ -1,4 +1,4 @@
-"""Bins: counts over time, in at most so many equal steps, whatever the length of the log turns out to be."""
+"""Bins: counts over time in a bounded number of equal steps, for a log of any length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTHS: Final = tuple(
 
 
 class Bin:
-    """What happened in one step."""
+    """The counts of one step."""
 
     __slots__ = ("delayed", "newly_allowed", "newly_refused", "refused", "requests", "rules", "shadow")
 
@@ -23,7 +23,7 @@ class Bin:
         self.shadow = 0
         self.newly_refused = 0
         self.newly_allowed = 0
-        self.rules: dict[str, int] = {}  # how many were refused, or would have been by a shadow, by rule
+        self.rules: dict[str, int] = {}  # by rule: how many it refused, or would have refused as a shadow
 
     def join(self, other: Bin) -> None:
         for name in ("requests", "refused", "delayed", "shadow", "newly_refused", "newly_allowed"):
@@ -33,15 +33,15 @@ class Bin:
 
 
 class Bins:
-    """All steps. `at` finds the one of a time; `end_us` is when the one found last ends."""
+    """All steps. `at` returns the step of a time; `end_us` its end."""
 
     def __init__(self) -> None:
         self.width_us = WIDTHS[0]
-        self._bins: dict[int, Bin] = {}  # by number of the step since the epoch
+        self._bins: dict[int, Bin] = {}  # by the step's number since the epoch
         self._low = self._high = 0
 
     def at(self, at_us: int) -> Bin:
-        """Return the bin of a time. It is no longer good once another has been asked for."""
+        """Return the bin of a time. It is valid only until the next call."""
         number = at_us // self.width_us
         found = self._bins.get(number)
         if found is None:
@@ -56,11 +56,11 @@ class Bins:
         return found
 
     def end_us(self, at_us: int) -> int:
-        """Return when the bin of a time ends."""
+        """Return the end of the bin that contains a time."""
         return (at_us // self.width_us + 1) * self.width_us
 
     def items(self) -> list[tuple[int, Bin]]:
-        """Return all bins from the first to the last, each with the time at which it begins; empty ones too."""
+        """Return all bins in order, each with its start, including empty ones."""
         if not self._bins:
             return []
         empty = Bin()

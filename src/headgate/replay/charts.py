@@ -1,4 +1,4 @@
-"""Charts as SVG: bars over time, and the curve of a suggestion. Colours are CSS variables, or plain ones."""
+"""Charts as SVG: bars over time, and the curve of a suggestion. Colours are CSS variables with defaults."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from headgate.replay.report import Report, SuggestionReport
 
 WIDTH: Final = 720
 HEIGHT: Final = 180
-LEFT: Final = 76  # for the numbers at the side, also in the larger type of a phone
+LEFT: Final = 76  # for the numbers at the side, even in a phone's larger type
 BOTTOM: Final = 32
-TEXT: Final = 10  # from the bottom to the line on which the text below stands
+TEXT: Final = 10  # from the bottom to the baseline of the text
 TOP: Final = 10
 _UNITS: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 STYLE: Final = (
@@ -34,7 +34,7 @@ def bars(
     hit: str = "hit",
     height: int = HEIGHT,
 ) -> str:
-    """Return bars of `values`, of each of which a `part` is marked. `times` are ISO 8601."""
+    """Draw bars of `values`, with a `part` of each marked. `times` are ISO 8601."""
     highest = max(values, default=0) or 1
     inner, wide = height - TOP - BOTTOM, WIDTH - LEFT
     step = wide / max(1, len(values))
@@ -58,7 +58,7 @@ def bars(
 
 
 def timeline(report: Report) -> str:
-    """Return all requests over time, and how many of them were refused."""
+    """Draw all requests over time, and how many of them were refused."""
     steps = report.timeline
     return bars(
         [step.requests for step in steps],
@@ -69,14 +69,14 @@ def timeline(report: Report) -> str:
 
 
 def rule_timeline(report: Report, rule: str) -> str:
-    """Return over time how many requests one rule refused, or would have."""
+    """Draw over time how many requests one rule refused, or would have refused."""
     counts = [step.rules.get(rule, 0) for step in report.timeline]
     times = [step.at for step in report.timeline]
     return bars(counts, counts, times, label=f"Refused by {rule} over time", height=110)
 
 
 def change_timeline(report: Report, *, refused: bool) -> str:
-    """Return over time how many requests are newly refused, or newly allowed."""
+    """Draw over time how many requests are newly refused, or newly allowed."""
     counts = [step.newly_refused if refused else step.newly_allowed for step in report.timeline]
     what = "Newly refused" if refused else "Newly allowed"
     times = [step.at for step in report.timeline]
@@ -84,7 +84,7 @@ def change_timeline(report: Report, *, refused: bool) -> str:
 
 
 def curve(suggestion: SuggestionReport) -> str:
-    """Return the share that is refused by limit: of requests, and dashed of subjects. Limits are on a log scale."""
+    """Draw the refused share by limit: of requests, and dashed of subjects. Limits are on a log scale."""
     points = [point for point in suggestion.curve if point.limit > 0]
     if len(points) < 2:
         return ""

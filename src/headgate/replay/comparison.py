@@ -1,4 +1,4 @@
-"""Comparison: two sets of rules on the same requests, and whose requests they decide differently."""
+"""Comparison: two sets of rules on the same requests, and the requests that they decide differently."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headgate.core.cost import Cost
 from headgate.replay.report import TOP, ChangedReport, ComparisonReport, readable, time_text
 from headgate.replay.run import Run, Verdict
 
-MAX_CHANGED: Final = 500_000  # subjects that are tracked separately
+MAX_CHANGED: Final = 500_000  # subjects tracked separately
 
 
 class _Changed:
@@ -23,7 +23,7 @@ class _Changed:
 
 
 class Comparison:
-    """Decides each request twice: by `run`, whose rules are the new ones, and by `other`."""
+    """Decides each request twice: by `run`, with the new rules, and by `other`."""
 
     def __init__(self, run: Run, other: Run) -> None:
         self.run = run
@@ -33,7 +33,7 @@ class Comparison:
         self._allowed: dict[tuple[str, str], _Changed] = {}
 
     def decide(self, at_us: int, facts: dict[str, str], cost: Cost) -> None:
-        """Decide a request by both."""
+        """Decide a request by both sets of rules."""
         pair: list[Verdict | None] = [None, None]
 
         def settle(index: int, verdict: Verdict) -> None:
@@ -49,7 +49,7 @@ class Comparison:
             self._compare(at_us, mine, theirs)
 
     def report(self) -> ComparisonReport:
-        """Return what differs."""
+        """Return the differences."""
         return ComparisonReport(
             refused=self.other.refused,
             newly_refused=self._newly_refused,

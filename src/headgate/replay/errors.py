@@ -1,4 +1,4 @@
-"""What keeps a log from being replayed."""
+"""The error of a log that cannot be replayed."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from headgate.errors import HeadgateError
 
 
 class InvalidLog(HeadgateError):
-    """A log, a field or a format that cannot be used: what is wrong, where, and what to do."""
+    """A log, field or format that cannot be used. The message says what is wrong, where, and what to do."""

@@ -1,11 +1,11 @@
-"""`--fields`: where a log has what rules need, for logs that say it in a way of their own.
+"""`--fields`: where a log holds the facts that rules need, for logs with their own layout.
 
     ip=$1                     the first part of the line; of CSV, the first column. "…" and […] are one part each
     user=json:jwt.sub         a path into a line of JSON
     tenant=header:X-Tenant    a request's header field, as far as the log has it
     tenant=column:Tenant      a column of CSV, by its name
 
-`time` and `cost` are named in the same way, and `cost.tokens` is what a request costs of the unit `tokens`. All others
+`time` and `cost` are named in the same way, and `cost.tokens` is a request's cost in the unit `tokens`. All other names
 are facts.
 """
 
@@ -19,13 +19,13 @@ from headgate.replay.errors import InvalidLog
 
 TIME: Final = "time"
 COST: Final = "cost"
-UNIT_COST: Final = "cost."  # and the name of a unit
+UNIT_COST: Final = "cost."  # followed by a unit's name
 _POSITION: Final = re.compile(r"\$([1-9][0-9]{0,3})")
 _KINDS: Final = ("json", "header", "column")
 
 
 class FactField(NamedTuple):
-    """Where one fact is found."""
+    """The place of one fact in a line."""
 
     name: str
     kind: str  # position, json, header or column
@@ -36,7 +36,7 @@ class FactField(NamedTuple):
 
 
 def parse_fields(texts: Iterable[str]) -> tuple[FactField, ...]:
-    """Read fields, several of which may be in one text, separated by commas. Raises `InvalidLog`."""
+    """Parse fields; one text may hold several, separated by commas. Raises `InvalidLog`."""
     fields: dict[str, FactField] = {}
     for text in (part.strip() for given in texts for part in given.split(",")):
         if not text:

@@ -1,4 +1,4 @@
-"""Opens logs: plain, gzip and zstd, by what is in them and not by their names; and standard input."""
+"""Opens logs: plain, gzip and zstd, detected by content; and standard input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BUFFER: Final = 1 << 18
 class LogFile:
     """One log. `path` is `-` for standard input, which can be read once.
 
-    `position` is how many bytes have been read of `size`, as they are on disk; None: the total is unknown.
+    `position` is the number of bytes read, of `size` bytes on disk; `size` is None if unknown.
     """
 
     def __init__(self, path: str, stdin: BinaryIO | None = None) -> None:
@@ -39,12 +39,12 @@ class LogFile:
     def position(self) -> int:
         try:
             return 0 if self._raw is None or self.size is None else self._raw.tell()
-        except (ValueError, OSError):  # closed: all of it was read, or it is a pipe
+        except (ValueError, OSError):  # closed after reading all of it, or a pipe
             return self.size or 0
 
     @contextmanager
     def lines(self) -> Iterator[Iterator[str]]:
-        """Open it, and give its lines. Raises `InvalidLog`."""
+        """Open the log, and yield its lines. Raises `InvalidLog`."""
         if self.is_stdin:
             raw: BinaryIO = self._stdin or sys.stdin.buffer
         else:
@@ -57,12 +57,12 @@ class LogFile:
         try:
             yield lines
         finally:
-            lines.close()  # Ctrl-C may have left it half read: at exit it would find standard input closed
+            lines.close()  # Ctrl-C may have left it half read: at exit, standard input would be closed
             if not self.is_stdin:
                 raw.close()
 
     def _readable_lines(self, raw: BinaryIO) -> Generator[str, None, None]:
-        """Yield the lines. One that is no UTF-8 keeps its place: what cannot be read of it is replaced."""
+        """Yield the lines. Invalid UTF-8 is replaced."""
         try:
             buffered: Any = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(cast("io.RawIOBase", raw))
             start = buffered.peek(4)[:4]
@@ -73,10 +73,10 @@ class LogFile:
                 unpacked = io.BufferedReader(_open_zstd(buffered), _BUFFER)
             text = io.TextIOWrapper(unpacked, encoding="utf-8", errors="replace", newline="\n")
             try:
-                yield from chain(text)  # which has no close, as text has: it would be called when the lines are closed
+                yield from chain(text)  # chain has no close: closing the lines must not close the text
             finally:
                 if self.is_stdin:
-                    text.detach()  # it is not ours to close
+                    text.detach()  # not ours to close
                 else:
                     text.close()
         except (EOFError, BadGzipFile, DeflateError, OSError) as error:
@@ -84,7 +84,7 @@ class LogFile:
 
 
 def _size(path: str) -> int | None:
-    """Return the size of a file; None of what has none, as a pipe."""
+    """Return the size of a file; None for a pipe and the like."""
     file = Path(path)
     try:
         if file.is_dir():
@@ -95,7 +95,7 @@ def _size(path: str) -> int | None:
 
 
 def _open_zstd(raw: BinaryIO) -> Any:
-    """Return a file that unpacks zstd: by the standard library from Python 3.14 on, before it by its backport."""
+    """Return a file that decompresses zstd: with the standard library from Python 3.14 on, else with its backport."""
     name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
     try:
         zstd = import_module(name)

@@ -1,4 +1,4 @@
-"""The report as one HTML page: no script, nothing from elsewhere, for a phone, for paper, light and dark."""
+"""The report as one HTML page without scripts or external resources: for screen, phone and paper, light and dark."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _head(report: Report, rules: str, against: str | None) -> Iterable[str]:
     if report.first is not None and report.last is not None:
         yield f'<p class="quiet">{_time(report.first)} to {_time(report.last)} UTC</p>'
     if not report.complete:
-        yield '<p class="hit">Stopped before the end of the log: this is what was replayed until then.</p>'
+        yield '<p class="hit">Stopped before the end of the log: this is what was replayed so far.</p>'
     figures = [("requests", report.requests, ""), ("refused", report.refused, "hit" if report.refused else "")]
     figures += [
         (name, count, "")
@@ -183,7 +183,7 @@ def _suggestion(suggestion: SuggestionReport) -> Iterable[str]:
 def _remarks(report: Report) -> Iterable[str]:
     for title, count, lines in (
         ("Lines that could not be read", report.unreadable, report.unreadable_lines),
-        ("Lines that were too late to be sorted, and are left out", report.late, report.late_lines),
+        ("Lines that were too late to be sorted, and were skipped", report.late, report.late_lines),
     ):
         if count:
             yield f"<h2>{title}: {count:,}</h2><pre>{escape(chr(10).join(lines))}</pre>"
@@ -191,13 +191,13 @@ def _remarks(report: Report) -> Iterable[str]:
         yield "<h2>Facts that the log does not have</h2>"
         yield _table(("rule", "fact"), [(one["rule"], one["fact"]) for one in report.missing])
     if any(rule.approximate for rule in report.rules):
-        yield '<p class="quiet">There were too many subjects to tell all apart: some count twice.</p>'
+        yield '<p class="quiet">There were too many subjects to track: some count twice.</p>'
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table. Columns whose names begin with # are numbers.
 
-    On a phone, a row is a paragraph, in which cells follow their columns' names; a rule and a subject need none.
+    On a phone, a row is a paragraph of cells with their columns' names, except for rule and subject.
     """
     names = [column.lstrip("#") for column in columns]
     shown = ["" if name in ("rule", "subject") else f' data-name="{escape(name)}"' for name in names]

@@ -1,4 +1,4 @@
-"""Log: several files, each of its own format, as one stream of records in the order of their times."""
+"""Log: several files, each with its own format, as one stream of records in order of time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from headgate.replay.formats.detection import SAMPLE
 from headgate.replay.ordering import FIRST_HOLD_US, in_order
 from headgate.replay.record import LogRecord
 
-SHOWN: Final = 5  # lines that cannot be read, and that are too late, of which the text is kept
+SHOWN: Final = 5  # unreadable lines, and late ones, whose text is kept
 MAX_SHOWN: Final = 200  # characters of such a line
 DEFAULT_SORT_WINDOW_US: Final = 3_600_000_000
 
 
 @dataclass(slots=True)
 class Remarks:
-    """What was noticed while a log was read."""
+    """The problems found while reading a log."""
 
     unreadable: int = 0
     unreadable_lines: list[str] = field(default_factory=list)  # the first ones, each with its file
@@ -38,8 +38,8 @@ class Log:
     """Reads files. `records` starts over each time it is called, except on standard input.
 
     `format_name` and `fields` are for logs that are not recognised; `wanted` are the facts that rules need, and `units`
-    the units of rules that do not count requests, by rule. Files that cannot be read or recognised raise `InvalidLog`
-    when it is made.
+    the units, by rule, of rules that do not count requests. Raises `InvalidLog` for files that cannot be read or
+    recognised.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Log:
 
     @property
     def facts(self) -> frozenset[str]:
-        """The facts that every one of the files has."""
+        """The facts that all files have."""
         return frozenset.intersection(*(one.facts for one in self.formats))
 
     @property
     def progress(self) -> float | None:
-        """How much has been read, from 0 to 1; None: the total is unknown."""
+        """The share that has been read, from 0 to 1; None if the total is unknown."""
         sizes = [file.size for file in self.files]
         if None in sizes:
             return None

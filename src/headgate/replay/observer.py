@@ -1,9 +1,9 @@
-"""Observers: what is counted of each decision of one plan, as one function.
+"""Observers: generated functions that count each decision of a plan.
 
-The function is generated, as the programs of the memory store are: the few lines for each limit run for every request
-of a log, and a loop over the limits would take longer than they do. `#` stands for a limit's number. A verdict of the
-memory store has the wait and the state of each limit behind its first three parts: where the use of one limit may be a
-new peak, the figures of the others are not worked out.
+The code is generated, like the memory store's programs: its few lines for each limit run for every request of a log,
+and a loop over the limits would take longer than they do. `#` stands for a limit's number. A verdict of the memory
+store has the wait and the state of each limit after its first three parts: when one limit may have a new peak, the
+figures of the others are not computed.
 """
 
 from __future__ import annotations

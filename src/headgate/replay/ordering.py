@@ -1,8 +1,8 @@
-"""Puts the records of one log in the order of their times.
+"""Sorts the records of one log by time.
 
-Servers write a line when a request ends, so lines are late by as long as requests take. Records are kept back for
-`hold_us` behind the newest, and sorted. A log that turns out to be less orderly raises `TooSmall`, and is read again
-with a larger hold: so memory is needed for the disorder that there is, not for the largest that is allowed.
+Servers write a line when a request ends, so lines are late by the duration of their requests. Records are held until
+they are `hold_us` behind the newest, and sorted. A log with more disorder raises `TooSmall`, and is read again with a
+larger hold. So memory depends on the actual disorder, not on the largest that is allowed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final
 
 from headgate.replay.record import LogRecord
 
-MIN_SORTED: Final = 4_096  # records that are sorted at a time, at least
+MIN_SORTED: Final = 4_096  # the fewest records to sort at a time
 FIRST_HOLD_US: Final = 60_000_000
 _at: Final = itemgetter(0)
 
 
 class TooSmall(Exception):
-    """A record came later than the hold, and not later than the sort window."""
+    """A record was later than the hold, but within the sort window."""
 
     def __init__(self, late_us: int) -> None:
         super().__init__(late_us)
@@ -34,13 +34,13 @@ class TooSmall(Exception):
 def in_order(
     records: Iterable[LogRecord], hold_us: int, window_us: int, too_late: Callable[[LogRecord, int], None]
 ) -> Iterator[LogRecord]:
-    """Yield records by time; those of the same time as they came. Raises `TooSmall`.
+    """Yield records by time; those of one time in their order. Raises `TooSmall`.
 
-    Those that are behind the newest before them by more than `window_us` are left out: `too_late` is called with the
-    record and by how much.
+    Skips records that are more than `window_us` behind the newest before them, and calls `too_late` with the record and
+    its delay.
     """
     held: list[LogRecord] = []
-    newest, passed = -1, -1  # the newest time so far; everything before `passed` has been yielded
+    newest, passed = -1, -1  # the newest time so far; the time up to which records were yielded
     enough = MIN_SORTED
     for record in records:
         at_us = record[0]

@@ -1,4 +1,4 @@
-"""Record: one request of a log, as far as rules can see it."""
+"""Record: one request of a log, as rules see it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from headgate.core.quota import MAX_INT
 from headgate.http.identity import hashed_api_key
 from headgate.http.identity.address import Trust
 
-MAX_REMEMBERED: Final = 100_000  # addresses and keys that are written as the service writes them
-IPV6_PREFIX: Final = 64  # bits of an IPv6 address that make one client, as in the middleware
+MAX_REMEMBERED: Final = 100_000  # normalized addresses and hashed keys
+IPV6_PREFIX: Final = 64  # bits of an IPv6 address that identify a client, as in the middleware
 
 
 class LogRecord(NamedTuple):
-    """A request: when it was made, what is known of it, and what it costs."""
+    """A request: its time, facts and cost."""
 
     at_us: int
     facts: dict[str, str]
@@ -22,17 +22,17 @@ class LogRecord(NamedTuple):
 
 
 class ClientAddresses:
-    """Writes addresses as the middleware does: IPv6 addresses of one /64 are one client."""
+    """Normalizes addresses as the middleware does: IPv6 addresses of one /64 are one client."""
 
     def __init__(self) -> None:
         self._trust = Trust((), 1, IPV6_PREFIX)
         self._known: dict[str, dict[str, str]] = {}
-        self.get = self._known.get  # the facts of an address that is remembered
+        self.get = self._known.get  # the facts of a cached address
 
     def facts(self, address: str) -> dict[str, str]:
-        """Return the facts of an address: `ip`, and `address` where `ip` stands for a group. Not to be changed.
+        """Return the facts of an address: `ip`, and `address` if `ip` is a network. Do not change the result.
 
-        Of a list, as in X-Forwarded-For, the last address counts: the one that the nearest proxy wrote.
+        In a list, as in X-Forwarded-For, the last address counts: the one that the nearest proxy wrote.
         """
         facts = self._known.get(address)
         if facts is None:
@@ -60,7 +60,7 @@ class ApiKeyHasher:
 
 
 def cost_of(value: object) -> int:
-    """Return the cost that a log states. Raises `ValueError`."""
+    """Parse a cost in a log. Raises `ValueError`."""
     cost = int(value) if isinstance(value, str | int | float) else -1
     if not 0 <= cost <= MAX_INT:
         raise ValueError(f"not a cost: {value!r}")

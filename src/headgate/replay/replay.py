@@ -1,4 +1,4 @@
-"""Replays a log: from its records to a report."""
+"""Replays a log, and returns a report."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from headgate.rules.sources.collection import collection_paused
 
 CHUNK: Final = 5_000  # requests between two reports of progress
 
-Progress = Callable[[int, float | None], None]  # is called with how many were replayed, and which part of all that is
+Progress = Callable[
+    [int, float | None], None
+]  # called with the number of replayed requests, and their share of the log
 
 
 def wanted_facts(*snapshots: Snapshot) -> frozenset[str]:
-    """Return the facts that rules, exemptions and penalties look at, and `cost.UNIT` for the units that rules count."""
+    """Return the facts that rules, exemptions and penalties use, and `cost.UNIT` for the units that rules count."""
     wanted: set[str] = set()
     for snapshot in snapshots:
         for rule in snapshot.rules:
@@ -41,12 +43,12 @@ def wanted_facts(*snapshots: Snapshot) -> frozenset[str]:
 
 
 def units_by_rule(*snapshots: Snapshot) -> dict[str, str]:
-    """Return the units of rules that do not count requests, by the rule's id."""
+    """Return the units, by rule id, of rules that do not count requests."""
     return {rule.id: rule.unit for snapshot in snapshots for rule in snapshot.rules if rule.unit != REQUESTS}
 
 
 def missing_facts(snapshot: Snapshot, facts: frozenset[str]) -> list[dict[str, str]]:
-    """Return which enabled rules need what a log does not have: these rules apply to none of its requests."""
+    """Return the enabled rules that need facts that a log lacks: they apply to none of its requests."""
     missing = []
     for rule in snapshot.rules:
         if rule.quota.algorithm == CONCURRENCY and rule.enabled:
@@ -62,7 +64,7 @@ def missing_facts(snapshot: Snapshot, facts: frozenset[str]) -> list[dict[str, s
 
 
 def _needed_facts(rule: Rule) -> Mapping[str, str]:
-    """Return the facts and costs without which a rule never applies, and what asks for each."""
+    """Return the facts and costs without which a rule never applies, each with the field that needs it."""
     needed = dict.fromkeys(rule.match, "match") | dict.fromkeys(rule.facts, "dimension")
     for fact, asks in (("endpoint", rule.endpoints), ("method", rule.methods), ("tier", rule.tiers)):
         if asks:
@@ -75,9 +77,9 @@ def _needed_facts(rule: Rule) -> Mapping[str, str]:
 def replay(
     log: Log, snapshot: Snapshot, *, against: Snapshot | None = None, progress: Progress | None = None
 ) -> Report:
-    """Decide all requests of a log by `snapshot`, and also by `against` if that is given.
+    """Decide all requests of a log by `snapshot`, and by `against` if given.
 
-    Ctrl-C ends it: the report is of what was replayed until then. Raises `InvalidLog`.
+    Ctrl-C ends it with a report of what was replayed so far. Raises `InvalidLog`.
     """
     start = perf_counter()
     hold_us = None
@@ -110,7 +112,7 @@ def replay(
 
 
 def replay_records(records: Iterable[LogRecord], snapshot: Snapshot, *, against: Snapshot | None = None) -> Report:
-    """Decide requests that are in the order of their times already."""
+    """Decide requests that are already in order of time."""
     run = Run(snapshot)
     comparison = None if against is None else Comparison(run, Run(against))
     _run_all(iter(records), run, comparison, lambda _: None)
@@ -124,7 +126,7 @@ def _run_all(
 ) -> None:
     decide = run.decide
     try:
-        with collection_paused():  # records and decisions go when their last reference does
+        with collection_paused():  # reference counting frees records and decisions
             while chunk := list(islice(records, CHUNK)):
                 if comparison is None:
                     for at_us, facts, cost in chunk:

@@ -1,4 +1,4 @@
-"""Report: what a replay found, as plain data that is shown, written as JSON and drawn."""
+"""Report: the results of a replay as plain data, for the terminal, JSON and charts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class SubjectReport:
     dimension: str
     subject: str
     requests: int
-    refused: int  # of a rule of action log_only: that would have been
-    used: float  # the largest share of the limit that it used
+    refused: int  # for a log_only rule: would have been refused
+    used: float  # the largest share of the limit that the subject used
 
 
 @dataclass(frozen=True, slots=True)
 class RuleReport:
-    """One rule."""
+    """The results of one rule."""
 
     id: str
     quota: str
@@ -42,18 +42,18 @@ class RuleReport:
     requests: int  # that it applied to
     refused: int
     delayed: int
-    shadow: int  # that would have been refused, had the rule been enforced
-    penalised: int  # of `refused`: by a penalty, which this rule began
-    subjects: int  # that it refused, or would have
+    shadow: int  # would have been refused by an enforced rule
+    penalised: int  # of `refused`: by a penalty that this rule started
+    subjects: int  # that it refused, or would have refused
     all_subjects: int  # that it applied to
-    used: dict[str, float]  # how close subjects came: percentiles of the largest share of the limit that each used
+    used: dict[str, float]  # percentiles of the largest share of the limit that each subject used
     burst_needed: int
-    approximate: bool  # whether there were too many subjects to tell all of them apart
+    approximate: bool  # whether there were too many subjects to track all of them
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What happened in one step of time."""
+    """The counts of one step of time."""
 
     at: str
     requests: int
@@ -67,7 +67,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class ChangedReport:
-    """A subject whose requests are decided otherwise than before."""
+    """A subject whose requests are decided differently."""
 
     rule: str
     dimension: str
@@ -79,7 +79,7 @@ class ChangedReport:
 
 @dataclass(slots=True)
 class ComparisonReport:
-    """How the rules differ from those that they were compared with."""
+    """The differences from the rules that were compared with."""
 
     refused: int  # by the other rules
     newly_refused: int
@@ -92,7 +92,7 @@ class ComparisonReport:
 
 @dataclass(frozen=True, slots=True)
 class PointReport:
-    """One limit that was tried."""
+    """The result of one limit that was tried."""
 
     limit: int
     burst: int | None
@@ -111,17 +111,17 @@ class SuggestionReport:
     at_most: float
     requests: int  # that the rule applies to
     all_subjects: int
-    limit: int | None  # None: even the largest that was tried refuses more
-    burst: int | None  # None: the rule has no burst of its own
+    limit: int | None  # None: even the largest limit tried refuses more
+    burst: int | None  # None: the rule sets no burst
     quota: str
-    now: PointReport  # the rule as it is
+    now: PointReport  # the current rule
     found: PointReport | None
-    curve: list[PointReport]  # all limits that were tried, in order
+    curve: list[PointReport]  # all limits tried, in order
 
 
 @dataclass(slots=True)
 class Report:
-    """What a replay found. Times are ISO 8601, in UTC."""
+    """The results of a replay. Times are ISO 8601 in UTC."""
 
     requests: int
     allowed: int
@@ -136,7 +136,7 @@ class Report:
     complete: bool  # whether the log was read to its end
     first: str | None
     last: str | None
-    subjects: int  # that were refused, or would have been, each once however many rules
+    subjects: int  # refused, or would have been; each counted once over all rules
     all_subjects: int  # that rules applied to
     rules: list[RuleReport]
     top: list[SubjectReport]
@@ -146,32 +146,32 @@ class Report:
     unreadable_lines: list[str] = field(default_factory=list)
     late_lines: list[str] = field(default_factory=list)
     missing: list[dict[str, str]] = field(default_factory=list)
-    seconds: float = 0.0  # that the replay took
+    seconds: float = 0.0  # the duration of the replay
     against: ComparisonReport | None = None
     suggestion: SuggestionReport | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data, ready for JSON."""
+        """Return the report as plain data for JSON."""
         return asdict(self)
 
 
 def time_text(at_us: int) -> str:
-    """Return a time as text."""
+    """Format a time in microseconds as ISO 8601."""
     return datetime.fromtimestamp(at_us / MICROSECONDS, UTC).isoformat()
 
 
 def readable(rule: Rule | None, subject: str) -> str:
-    """Return a subject as people read it."""
+    """Return a subject in readable form."""
     if rule is None or not rule.facts:
         return "" if rule is not None else subject
     return subject if len(rule.facts) == 1 else " ".join(split_facts(subject))
 
 
 def report_of(run: Run) -> Report:
-    """Return what a run has counted."""
+    """Return the report of a run."""
     known = {rule.id: rule for rule in run.snapshot.rules}
     rules, top = [], []
-    people: dict[tuple[str, ...], _People] = {}  # by what rules count by: one client is one subject of many rules
+    people: dict[tuple[str, ...], _People] = {}  # by dimension: one client is one subject of many rules
     for tally in run.rules.values():
         rule = known[tally.rule]
         rule_report, worst = _rule_report(rule, tally, people.setdefault(rule.facts, _People()))
@@ -222,7 +222,7 @@ class _People:
     def __init__(self) -> None:
         self.seen: set[str] = set()
         self.hit: set[str] = set()
-        self.folded = self.folded_hit = 0  # that no rule tells apart any more: those of the rule that has most
+        self.folded = self.folded_hit = 0  # no longer tracked separately: of the rule that has most of them
 
 
 def _rule_report(rule: Rule, tally: RuleTally, people: _People) -> tuple[RuleReport, list[SubjectReport]]:

@@ -1,4 +1,4 @@
-"""Run: one set of rules, deciding the requests of a log with the real engine in memory, and counting what happens."""
+"""Run: decides the requests of a log by one set of rules, with the real engine in memory, and counts the results."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from headgate.rules.plan import RulePlan, plan_of_rule
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
 
-NO_BOUND: Final = 2**53  # keys: the store forgets those that no longer matter, and no other
+NO_BOUND: Final = 2**53  # keys: the store removes only expired ones
 
 
 class LogClock:
-    """The time of the request that is being decided."""
+    """A clock that shows the time of the current request."""
 
     __slots__ = ("at_us",)
 
@@ -44,10 +44,10 @@ class LogClock:
 
 
 def fresh(snapshot: Snapshot) -> Snapshot:
-    """Return a copy that has planned nothing yet: planners forget what has expired, and a log goes back in time.
+    """Return a copy with a new planner: planners drop expired overrides, but a log goes back in time.
 
-    Rules of concurrency are left out: a log does not say when requests end. Requests to which no rule applies are not
-    logged: the report counts them.
+    Rules that limit concurrency are left out: a log does not show when requests end. Requests without a rule are not
+    logged, as the report counts them.
     """
     kept = [rule for rule in snapshot.rules if rule.quota.algorithm != CONCURRENCY]
     known = {rule.id for rule in kept}
@@ -58,21 +58,21 @@ def fresh(snapshot: Snapshot) -> Snapshot:
 
 
 class Verdict(NamedTuple):
-    """What became of a request."""
+    """The final decision on a request."""
 
     allowed: bool
-    rule: str | None  # that refused it
+    rule: str | None  # the rule that refused it
     subject: str
 
 
 PASSED: Final = Verdict(True, None, "")
 Counting = tuple[tuple[LimitTally, ...], Observer]
-Settled = Callable[[Verdict], None]  # is called when a request that was held back is decided in the end
+Settled = Callable[[Verdict], None]  # called when a delayed request is finally decided
 
 
 class _HeldRequest(NamedTuple):
     due_us: int
-    number: int  # of those that are due at the same time, the first comes first
+    number: int  # orders requests that are due at the same time
     facts: dict[str, str]
     cost: Cost
     patience: Patience
@@ -80,9 +80,9 @@ class _HeldRequest(NamedTuple):
 
 
 class Run:
-    """Replays requests under one snapshot. Requests come in the order of their times.
+    """Replays requests under one snapshot. Pass requests in order of time.
 
-    Requests that rules of action `throttle` hold back are tried again when their time has come, as in the middleware.
+    Requests that `throttle` rules delay are tried again when they are due, as in the middleware.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -106,9 +106,9 @@ class Run:
     def decide(
         self, at_us: int, facts: dict[str, str], cost: Cost = 1, settled: Settled | None = None
     ) -> Verdict | None:
-        """Decide a request. None: it is held back, and `settled` is called later.
+        """Decide a request. Returns None if it is delayed; then `settled` is called later.
 
-        Raises `InvalidCheck` if the cost makes no sense.
+        Raises `InvalidCheck` for an invalid cost.
         """
         if self._held and self._held[0][0] <= at_us:
             self.settle_until(at_us)
@@ -122,7 +122,7 @@ class Run:
         plan = decision.reading.plan
         known = self._by_plan.get(plan)
         if known is None:
-            if plan.__class__ is not RulePlan:  # the client was blocked before: its limits were not looked at
+            if plan.__class__ is not RulePlan:  # the client was already blocked: its limits were not checked
                 return self._penalise(decision, facts)
             known = self._enter(plan)
         tallies, observe = known
@@ -142,7 +142,7 @@ class Run:
         return PASSED
 
     def settle_until(self, at_us: int) -> None:
-        """Try requests again that were held back, and whose time has come."""
+        """Try delayed requests again that are due."""
         held = self._held
         while held and held[0][0] <= at_us:
             due_us, _, facts, cost, patience, settled = heappop(held)
@@ -159,12 +159,12 @@ class Run:
                 settled(verdict)
 
     def finish(self) -> None:
-        """Settle all that is still held back."""
+        """Decide all requests that are still delayed."""
         while self._held:
             self.settle_until(self._held[0][0])
 
     def _enter(self, plan: Plan) -> Counting:
-        """Return the tallies of a plan's limits, and what counts decisions by them."""
+        """Return the tallies of a plan's limits, and the observer that counts decisions in them."""
         tallies = []
         for limit in plan.limits:
             key = (limit.rule, limit.quota)
@@ -196,7 +196,7 @@ class Run:
         *,
         again: bool = False,
     ) -> Verdict | None:
-        """Conclude a decision under which a request may be held back, as the middleware does."""
+        """Delay a request or finish its decision, as the middleware does."""
         seconds = patience.seconds(decision)
         if seconds is not None:
             due_us = self.clock.at_us + max(1, round(seconds * MICROSECONDS))
@@ -221,13 +221,13 @@ class Run:
         index = decision.order[0]
         tally, subject = tallies[index], decision.subjects[index]
         tally.count_refusal(subject)
-        if decision.reading.reason == "penalty":  # this refusal began a block
+        if decision.reading.reason == "penalty":  # this refusal started a block
             self.penalised += 1
             self.rules[tally.rule].penalised += 1
         return self._count_refusal(tally.rule, subject)
 
     def _penalise(self, decision: Decision, facts: dict[str, str]) -> Verdict:
-        """Count a refusal by a penalty, on the subject of the rule that the client ran into."""
+        """Count a refusal by a penalty, for the subject of the rule that caused it."""
         rule_id = decision.rule or ""
         self.penalised += 1
         tally = self.rules.get(rule_id)
@@ -255,7 +255,7 @@ class Run:
         return Verdict(False, rule, subject)
 
     def _count_shadows(self, decision: Decision, tallies: tuple[LimitTally, ...]) -> None:
-        """Count the shadows that would have refused an allowed request."""
+        """Count the shadow rules that would have refused an allowed request."""
         hit = False
         for tally, subject, outcome in zip(tallies, decision.subjects, decision.outcomes, strict=True):
             if outcome.wait_us and tally.is_shadow:

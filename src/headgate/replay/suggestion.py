@@ -1,8 +1,8 @@
 """Suggestion: the smallest limit of a rule that refuses at most a share of its requests, or of its subjects.
 
 Each pass over the log tries several limits at once, and the next pass those between the two that enclose the answer.
-The rule counts alone, as if no other rule refused anything, by the real programs of the memory store; which requests it
-applies to, and with which override, is what the whole set of rules says.
+The rule is tried alone, as if no other rule refused anything, with the memory store's real programs. The whole set of
+rules decides which requests it applies to, and with which override.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ CURVE: Final = (
     2.0,
     3.0,
     5.0,
-)  # times the limit in force: the first pass
+)  # times the current limit: the first pass
 CHUNK: Final = 5_000
-MAX_COST: Final = 1_000  # of a request, on average: limits beyond that are not tried
+MAX_COST: Final = 1_000  # average of a request: larger limits are not tried
 _SHARE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%(?:\s+of\s+(requests|subjects))?\s*")
 
 Of = Literal["requests", "subjects"]
@@ -50,7 +50,7 @@ Progress = Callable[[int, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class SuggestionTarget:
-    """What to find: the rule's smallest limit with which at most this share is refused."""
+    """The goal: the rule's smallest limit that refuses at most this share."""
 
     rule: Rule
     at_most: float
@@ -58,14 +58,14 @@ class SuggestionTarget:
 
 
 def parse_target(snapshot: Snapshot, rule_id: str, share: str) -> SuggestionTarget:
-    """Return the target of `0.1%`, or `1% of subjects`. Raises `ValueError`."""
+    """Parse a target like `0.1%` or `1% of subjects`. Raises `ValueError`."""
     found = {rule.id: rule for rule in snapshot.rules}.get(rule_id)
     if found is None:
         raise ValueError(
-            f"--suggest: there is no rule {rule_id!r}; there are {', '.join(r.id for r in snapshot.rules)}"
+            f"--suggest: there is no rule {rule_id!r}; expected one of {', '.join(r.id for r in snapshot.rules)}"
         )
     if found.quota.algorithm == CONCURRENCY:
-        raise ValueError(f"--suggest: rule {rule_id!r} limits concurrency, and a log does not say when requests end")
+        raise ValueError(f"--suggest: rule {rule_id!r} limits concurrency, and a log does not show when requests end")
     match = _SHARE.fullmatch(share)
     if match is None or not float(match[1]) <= 100:
         raise ValueError(f"--refuse-at-most: must be a share like 0.1%, or '1% of subjects', got {share!r}")
@@ -74,7 +74,7 @@ def parse_target(snapshot: Snapshot, rule_id: str, share: str) -> SuggestionTarg
 
 
 class Trial:
-    """One quota that is tried."""
+    """The trial of one quota."""
 
     def __init__(self, quota: Quota, clock: LogClock) -> None:
         self.quota = quota
@@ -84,12 +84,12 @@ class Trial:
         self._programs: dict[Plan, Any] = {}
 
     def decide(self, plan: RulePlan, index: int, subject: str, cost: int) -> None:
-        """Decide a request by this quota, in place of that of the plan's limit; a user's override stays what it is."""
+        """Decide a request by this quota in place of the plan's. A user's override stays."""
         program = self._programs.get(plan)
         if program is None:
             applied = plan.applied[index]
             rule, template = applied.rule, applied.template._replace(enforced=True)
-            if template.quota.calendar is not None:  # its boundaries go by the time, and by the user's anchor
+            if template.quota.calendar is not None:  # its boundaries depend on the time and the user's anchor
                 if template.quota.limit == rule.quota.limit:
                     template = template._replace(quota=template.quota.with_limit(self.quota.limit))
             elif template.quota == quota_in_force(rule, rule.quota):
@@ -101,7 +101,7 @@ class Trial:
 
 
 class LimitSearch:
-    """The passes over one log."""
+    """The passes over a log that search for a limit."""
 
     def __init__(self, log: Log, snapshot: Snapshot, target: SuggestionTarget, progress: Progress | None) -> None:
         self._log, self._snapshot, self._target, self._progress = log, snapshot, target, progress
@@ -111,7 +111,7 @@ class LimitSearch:
         self._hold_us: int | None = None
 
     def try_all(self, quotas: Iterable[Quota]) -> dict[Quota, PointReport]:
-        """Try quotas that have not been tried, in one pass, and return what is known of all."""
+        """Try new quotas in one pass, and return the results of all."""
         new = [quota for quota in dict.fromkeys(quotas) if quota not in self._tried]
         if new:
             while True:
@@ -123,7 +123,7 @@ class LimitSearch:
         return self._tried
 
     def is_good(self, point: PointReport) -> bool:
-        """Whether it refuses at most what it may."""
+        """Return whether a result refuses at most the target's share."""
         share = point.share_of_requests if self._target.of == "requests" else point.share_of_subjects
         return share <= self._target.at_most
 
@@ -163,7 +163,7 @@ class LimitSearch:
 def suggest(
     log: Log, snapshot: Snapshot, target: SuggestionTarget, *, progress: Progress | None = None
 ) -> SuggestionReport:
-    """Return the smallest limit, and burst if the rule has one of its own, that refuse at most the target's share.
+    """Return the smallest limit, and burst if the rule sets one, that refuse at most the target's share.
 
     Raises `InvalidLog`.
     """
@@ -205,8 +205,8 @@ def suggest(
 
 
 def _smallest(search: LimitSearch, quota_of: Callable[[int], Quota], numbers: Sequence[int]) -> int | None:
-    """Return the smallest number whose quota is good; None: there is none within reach. `numbers` are tried first."""
-    low, high = 0, 0  # the quota of `low` is too small, that of `high` is not; 0: unknown
+    """Return the smallest number whose quota is good; None if there is none in range. `numbers` are tried first."""
+    low, high = 0, 0  # `low` is too small, `high` is not; 0: unknown
     between = list(numbers)
     while True:
         tried = search.try_all(map(quota_of, between))

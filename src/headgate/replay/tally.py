@@ -1,11 +1,11 @@
-"""Tally: what is counted of one limit while a log is replayed, by subject.
+"""Tally: the counts of one limit during a replay, by subject.
 
-A subject's entry is a list, as it is touched once for each request and limit:
+A subject's entry is a list, for speed: it is updated for each request and limit.
 
-    PEAK      the most that was used of the limit at any time
-    BOUND     what is used now, at most: use only grows by what requests cost. Worked out when it may be a new peak
-    NEXT      when all would have been served at the limit's rate, in microseconds: how large a burst was needed
-    REQUESTS  how many there were
+    PEAK      the largest use of the limit at any time
+    BOUND     an upper bound of the current use, which grows only by requests' costs; exact when it may be a new peak
+    NEXT      when all requests would have been served at the limit's rate, in microseconds: shows the needed burst
+    REQUESTS  the number of requests
     REFUSED   how many of them the limit refused, or would have refused as a shadow
 """
 
@@ -21,15 +21,15 @@ from headgate.core.check import Check
 from headgate.core.quota import Quota
 
 PEAK, BOUND, NEXT, REQUESTS, REFUSED = range(5)
-MAX_SUBJECTS: Final = 500_000  # of one limit that are tracked separately
-KEPT: Final = 4  # one in so many stays separate when others are folded, if limits refused that many
-STEPS: Final = 1_000  # in which the use of a limit is counted for those who no longer are
+MAX_SUBJECTS: Final = 500_000  # of one limit, tracked separately
+KEPT: Final = 4  # one in this many stays separate when others are folded, if that many were refused
+STEPS: Final = 1_000  # resolution of the use of a limit for folded subjects
 
 Entry = list[float]
 
 
 class LimitTally:
-    """One quota of one rule. A rule has several where users have overrides."""
+    """The counts of one quota of a rule. A rule has several quotas if users have overrides."""
 
     __slots__ = (
         "capacity",
@@ -53,13 +53,13 @@ class LimitTally:
         self.capacity = limit.quota.capacity
         self.interval_us = limit.quota.window_us / limit.quota.limit  # between two requests at the limit's rate
         self.entries: dict[str, Entry] = {}
-        self.worst_us = 0.0  # the longest time that serving all would have taken
-        self.folded: list[int] = []  # subjects that are no longer separate, by their use of the limit
+        self.worst_us = 0.0  # the longest time that serving all requests would have taken
+        self.folded: list[int] = []  # subjects no longer tracked separately, by their use of the limit
         self.folded_requests = 0
-        self.folded_hit = 0  # of the folded subjects, those that were refused
+        self.folded_hit = 0  # folded subjects that were refused
 
     def enter(self, subject: str, at_us: int, remaining: int, cost: int) -> Entry:
-        """Make the entry of a subject at its first request."""
+        """Create the entry of a subject at its first request."""
         if len(self.entries) >= MAX_SUBJECTS:
             self._fold()
         used = self.capacity - remaining
@@ -70,22 +70,22 @@ class LimitTally:
 
     @property
     def burst_needed(self) -> int:
-        """The burst with which no request would have been refused, at the limit's rate; those of every request."""
+        """The burst with which no request would have been refused, at the limit's rate."""
         return -int(-self.worst_us // self.interval_us)
 
     def count_refusal(self, subject: str) -> None:
         """Count a request of a subject as refused."""
         entry = self.entries.get(subject)
-        if entry is None:  # it was folded while the request was held back: the request is counted there
+        if entry is None:  # it was folded while the request was delayed: the request is counted there
             if len(self.entries) >= MAX_SUBJECTS:
                 self._fold()
             entry = self.entries[subject] = [self.capacity, self.capacity, 0, 0, 0]
         entry[REFUSED] += 1
 
     def _fold(self) -> None:
-        """Forget the half of the subjects that were entered first, but for how far they used the limit.
+        """Fold the older half of the subjects: keep only how far they used the limit.
 
-        Those who were refused most stay, as they are reported by name.
+        The subjects refused most stay, as the report names them.
         """
         if not self.folded:
             self.folded = [0] * (STEPS + 1)
@@ -108,13 +108,13 @@ class LimitTally:
 class Folded(NamedTuple):
     """Subjects that are no longer tracked separately."""
 
-    steps: list[int]  # how many there are, by how far they used the limit
+    steps: list[int]  # their number, by their use of the limit
     requests: int
-    hit: int  # how many of them were refused
+    hit: int  # the number that were refused
 
 
 class RuleTally:
-    """All that is counted of one rule."""
+    """The counts of one rule."""
 
     __slots__ = ("delayed", "limits", "penalised", "refused", "rule", "shadow")
 

@@ -1,6 +1,6 @@
-"""Times as logs write them, in microseconds since the epoch.
+"""Parses times in logs, to microseconds since the epoch.
 
-Logs repeat themselves: most lines of a second have its text in common, so what was worked out is remembered.
+Most lines of a second share its text, so results are cached.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MONTHS: Final = {
 
 
 def memoize(parse: Callable[[str], int]) -> Callable[[str], int]:
-    """Return `parse` with a bounded memory of what it returned."""
+    """Return `parse` with a bounded cache."""
     known: dict[str, int] = {}
 
     def parse_once(text: str) -> int:
@@ -52,7 +52,7 @@ def clf_us(text: str) -> int:
 
 
 def time_us(value: object) -> int:
-    """Read a time of any kind that logs have: ISO 8601, that of the common log format, or seconds since the epoch.
+    """Read a time in any of the logs' formats: ISO 8601, the common log format's, or seconds since the epoch.
 
     Numbers too large for seconds are milliseconds, microseconds or nanoseconds. Without a time zone, it is UTC.
     Raises `ValueError`.
@@ -81,7 +81,7 @@ def _number_us(number: float) -> int:
 
 
 def _iso_us(text: str) -> int:
-    """Read ISO 8601: the second is remembered, the fraction is added."""
+    """Read ISO 8601: caches the second, and adds the fraction."""
     start = text[:19]
     if text[19:20] not in (".", ","):
         return _second_us(text)

@@ -195,13 +195,13 @@ def test_standard_input_can_be_replayed(tmp_path: Path) -> None:
     ("arguments", "code", "message"),
     [
         (["nowhere.log"], 2, "nowhere.log: cannot be read"),
-        ([str(LOG), "--suggest", "no-rule"], 2, "there is no rule 'no-rule'; there are everybody, per-ip"),
+        ([str(LOG), "--suggest", "no-rule"], 2, "there is no rule 'no-rule'; expected one of everybody, per-ip"),
         ([str(LOG), "--suggest", "per-ip", "--refuse-at-most", "lots"], 2, "must be a share like 0.1%"),
         ([str(LOG), "--sort-window", "soon"], 2, "--sort-window: cannot read 'soon'"),
         ([str(LOG), "--format", "xml"], 2, "--format: must be one of common, combined"),
         ([str(LOG), "--fields", "ip"], 2, "--fields: must be NAME=WHERE"),
         ([str(LOG), "--fields", "user=$3", "--suggest", "nobody"], 2, "rule 'nobody' applies to no request of the log"),
-        ([str(LOG), "--suggest", "slots"], 2, "rule 'slots' limits concurrency, and a log does not say"),
+        ([str(LOG), "--suggest", "slots"], 2, "rule 'slots' limits concurrency, and a log does not show"),
         (["-", "--suggest", "per-ip"], 2, "standard input can be read only once"),
     ],
 )

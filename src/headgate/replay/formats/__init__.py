@@ -1,4 +1,4 @@
-"""Formats of logs: how a line becomes a record, and which format a log has."""
+"""Log formats: parse lines into records, and detect a log's format."""
 
 from headgate.replay.formats.base import Format, Unreadable
 from headgate.replay.formats.detection import FORMATS, find_format

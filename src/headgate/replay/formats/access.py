@@ -10,17 +10,17 @@ from headgate.replay.formats.base import Getter, Rows, Unreadable, path_of
 from headgate.replay.record import ClientAddresses, LogRecord
 from headgate.replay.times import clf_us
 
-# A line as it should be, whatever the user's name contains. Behind the request, everything may follow.
+# A valid line, whatever the user's name contains. Anything may follow the request.
 _LINE: Final = re.compile(
     r'(?:\S+:\d+ )?(\S+) \S+ (.*?) ?\[([^\]]+)\] "([A-Za-z]+) ((?:[^"\\ ]|\\.)+)(?: [^"]*)?"'
 ).match
 _PART: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|\[([^\]]*)\]|(\S+)')
 _BEHIND_REQUEST: Final = 2  # parts of a line in the common format: status and size
-_HEADERS: Final = {"referer": 8, "user-agent": 9}  # which parts of a combined line are header fields
+_HEADERS: Final = {"referer": 8, "user-agent": 9}  # the header fields among the parts of a combined line
 
 
 class AccessLog:
-    """Lines in the common or the combined format, perhaps with more behind it, or the virtual host before it."""
+    """Lines in the common or combined format, possibly with more after it, or the virtual host before it."""
 
     def __init__(self, sample: Sequence[str]) -> None:
         self.name = access_format_of(sample)
@@ -34,7 +34,7 @@ class AccessLog:
         known = addresses.get
         new = tuple.__new__
         for line in lines:
-            # Nearly all lines have a space exactly where it belongs: splitting takes a third of what matching does.
+            # Nearly all lines have spaces in the usual places, and splitting is three times as fast as matching.
             parts = line.split(" ", 7)
             try:
                 if len(parts) == 8 and parts[3][0] == "[" and parts[5][0] == '"' and parts[4][-1] == "]":
@@ -63,7 +63,7 @@ class AccessLog:
 
 
 def is_access_line(line: str) -> bool:
-    """Whether a line is in the common format, or begins as one."""
+    """Return whether a line is, or begins, in the common format."""
     found = _LINE(line)
     try:
         return found is not None and clf_us(found[3]) >= 0
@@ -79,12 +79,12 @@ def access_format_of(sample: Sequence[str]) -> str:
 
 
 def parts_of(line: str) -> list[str]:
-    """Return the parts of a line. `"…"` and `[…]` are one part each, without the marks."""
+    """Return the parts of a line. `"…"` and `[…]` are one part each, without the delimiters."""
     return [quoted or bracketed or plain for quoted, bracketed, plain in _PART.findall(line)]
 
 
 def access_parts(sample: Sequence[str], getters: dict[str, Getter]) -> Rows:
-    """Return the format of lines in the common format of which some facts are elsewhere, by `getters` of parts."""
+    """Return the common format with some facts in other places, found by `getters`."""
     own: dict[str, Getter] = {
         "time": lambda parts: parts[3],
         "ip": lambda parts: parts[0],
@@ -96,6 +96,6 @@ def access_parts(sample: Sequence[str], getters: dict[str, Getter]) -> Rows:
 
 
 def header_part(name: str) -> Getter | None:
-    """Return what finds a header field in the parts of a combined line; None: such lines do not have it."""
+    """Return a getter for a header field in a combined line; None if such lines do not have it."""
     at = _HEADERS.get(name.lower())
     return None if at is None else lambda parts: parts[at - 1]

@@ -1,4 +1,4 @@
-"""What a format is, and the reading that those have in common whose lines are rows of named values."""
+"""The interface of formats, and the reader for formats whose lines are rows of named values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headgate.replay.fields import COST, TIME, UNIT_COST
 from headgate.replay.record import ApiKeyHasher, ClientAddresses, LogRecord, cost_of
 from headgate.replay.times import time_us
 
-Unreadable = Callable[[str], None]  # is called with each line that cannot be read
-Getter = Callable[[Any], Any]  # finds a value in a row; None: it is not there
+Unreadable = Callable[[str], None]  # called with each unreadable line
+Getter = Callable[[Any], Any]  # finds a value in a row; None if absent
 ABSENT: Final = (None, "", "-")
 
 
@@ -26,7 +26,7 @@ class Format(Protocol):
 
     @property
     def facts(self) -> frozenset[str]:
-        """The facts that the log's first lines have, and `cost.UNIT` for each unit of which they state a cost."""
+        """The facts in the log's first lines, and `cost.UNIT` for each unit with a cost."""
         ...
 
     def read(self, lines: Iterable[str], unreadable: Unreadable) -> Iterator[LogRecord]:
@@ -35,9 +35,9 @@ class Format(Protocol):
 
 
 class Rows:
-    """A format whose lines `parse` makes into rows, in which `getters` find time, cost and facts by name.
+    """A format whose lines `parse` turns into rows, in which `getters` find time, cost and facts by name.
 
-    `hashes_keys` says whether API keys are written as they are; `weight` is how many requests a row stands for.
+    `hashes_keys` means that API keys in the log are not hashed yet; `weight` is the number of requests of a row.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Rows:
         self._addresses = ClientAddresses()
         self._keys = ApiKeyHasher() if hashes_keys else None
         self._weight = weight
-        self._skips = skips  # lines at the beginning: a header
+        self._skips = skips  # lines of a header
 
     def read(self, lines: Iterable[str], unreadable: Unreadable) -> Iterator[LogRecord]:
         parse, time, weight = self._parse, self._time, self._weight
@@ -109,7 +109,7 @@ class Rows:
 
 
 def path_of(target: str) -> str:
-    """Return the path of a request's target. The query never matters to rules."""
+    """Return the path of a request's target, without the query, which rules ignore."""
     if target[:1] != "/" and "://" in target:
         target = urlsplit(target).path or "/"
     return target.partition("?")[0] if "?" in target else target

@@ -21,9 +21,9 @@ from headgate.replay.formats.json_lines import (
 )
 from headgate.replay.formats.table import cell_at, header_of, table_format
 
-SAMPLE: Final = 200  # lines that are looked at
+SAMPLE: Final = 200  # first lines to inspect
 COMBINED: Final = ("common", "combined")
-PARTS: Final = "parts"  # of lines of any kind, found by their number
+PARTS: Final = "parts"  # lines of any kind, with numbered parts
 FORMATS: Final = (*COMBINED, *DIALECTS, "csv", PARTS)
 _HOW: Final = f"name it with --format ({', '.join(FORMATS)}), and say with --fields where things are"
 
@@ -35,10 +35,10 @@ def find_format(
     wanted: Iterable[str],
     units: Mapping[str, str],
 ) -> Format:
-    """Return the format of a log: the one of this name, or the one that its first lines have.
+    """Return the format of a log: the one with this name, or the one of its first lines.
 
-    `fields` say where some facts are; `wanted` are the facts that rules need; `units` are those of rules that do not
-    count requests, by rule. Raises `InvalidLog`.
+    `fields` name the places of some facts; `wanted` are the facts that rules need; `units` are the units, by rule, of
+    rules that do not count requests. Raises `InvalidLog`.
     """
     if name is not None and name not in FORMATS:
         raise InvalidLog(f"--format: must be one of {', '.join(FORMATS)}, got {name!r}")

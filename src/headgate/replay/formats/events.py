@@ -14,7 +14,7 @@ from headgate.replay.formats.json_lines import EVENTS, at_path, json_getters, js
 def event_format(
     objects: Sequence[dict[str, Any]], getters: Mapping[str, Getter], wanted: Iterable[str], units: Mapping[str, str]
 ) -> Rows:
-    """Return the format of events. The cost of an event is in the unit of its rule, which `units` has by rule."""
+    """Return the format of events. An event's cost is in the unit of its rule, from `units`."""
     wanted = frozenset(wanted)
     found = json_getters(EVENTS, objects, wanted)
     for fact in wanted - found.keys():
@@ -25,7 +25,7 @@ def event_format(
 
 
 def event_costs(cost: Getter, rule: Getter, units: Mapping[str, str]) -> dict[str, Getter]:
-    """Return what finds the cost of an event in requests, and in each of the `units` that rules have."""
+    """Return getters for an event's cost in requests, and in each of the rules' `units`."""
 
     def cost_in(unit: str) -> Getter:
         return lambda row: cost(row) if units.get(rule(row), REQUESTS) == unit else None

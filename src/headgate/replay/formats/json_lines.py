@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from headgate.replay.fields import UNIT_COST
 from headgate.replay.formats.base import ABSENT, Getter, Rows
 
-# By dialect and name, paths at which a line may have it, the best first. `request` is the first line of a request.
+# By dialect and name: the paths to look at, the best first. `request` is the first line of a request.
 DIALECTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "headgate": {
         "time": ("at",),
@@ -51,14 +51,14 @@ DIALECTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "method": ("method", "request_method", "http_method", "verb", "cs-method", "request"),
     },
 }
-NEEDED: Final = ("time", "ip", "endpoint")  # what tells a dialect: it has the first, and one of the others
+NEEDED: Final = ("time", "ip", "endpoint")  # identify a dialect: it has the first, and one of the others
 GENERIC: Final = "json"
 EVENTS: Final = "headgate"
 EVENT_KEYS: Final = frozenset({"at", "node", "rule", "reason", "weight", "cost"})
 
 
 def json_row(line: str) -> Any:
-    """Return the object that a line holds. Raises `ValueError`."""
+    """Parse a line's JSON object. Raises `ValueError`."""
     row = from_json(line)
     if row.__class__ is not dict:
         raise ValueError("not an object")
@@ -77,7 +77,7 @@ def json_objects(sample: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def dialect_of(objects: Sequence[dict[str, Any]]) -> str | None:
-    """Return the dialect of objects; None: it has no time, or neither address, path nor user."""
+    """Return the dialect of objects; None if they have no time, or neither address, path nor user."""
     if objects[0].keys() >= EVENT_KEYS:
         return EVENTS
     for name, columns in DIALECTS.items():
@@ -96,7 +96,7 @@ def json_format(
 
 
 def json_getters(dialect: str, objects: Sequence[dict[str, Any]], wanted: Iterable[str]) -> dict[str, Getter]:
-    """Return what finds time, cost and facts in the objects of a dialect, of those that some of them have."""
+    """Return getters for the time, cost and facts that objects of a dialect have."""
     found: dict[str, Getter] = {}
     columns = dict(DIALECTS[dialect])
     for fact in (*wanted, "cost"):
@@ -109,7 +109,7 @@ def json_getters(dialect: str, objects: Sequence[dict[str, Any]], wanted: Iterab
 
 
 def at_path(path: str) -> Getter:
-    """Return what finds the value at `a.b.c` in an object, also if it is the first of a list."""
+    """Return a getter for the value at `a.b.c` in an object, or for the first value of a list there."""
     if "." not in path:
         return lambda row: _single(row.get(path))
     first, *rest = path.split(".")
@@ -126,7 +126,7 @@ def at_path(path: str) -> Getter:
 
 
 def header_at(name: str) -> Getter:
-    """Return what finds a request's header field: as Caddy, Traefik, nginx and Envoy name it."""
+    """Return a getter for a request's header field, as Caddy, Traefik, nginx and Envoy name it."""
     written = "-".join(part.capitalize() for part in name.split("-"))
     flat = name.lower().replace("-", "_")
     paths = (f"request_{written}", f"http_{flat}", flat, name, name.lower())
@@ -163,7 +163,7 @@ def _getter(path: str, column: str) -> Getter:
 
 
 def _first(getters: Sequence[Getter]) -> Getter:
-    """Return what finds a value at the first place that has one."""
+    """Return a getter that tries several getters in order."""
     if len(getters) == 1:
         return getters[0]
 
@@ -178,7 +178,7 @@ def _first(getters: Sequence[Getter]) -> Getter:
 
 
 def _single(value: Any) -> Any:
-    """A value that is no table; of a list, the first of its values."""
+    """Return a plain value; the first one of a list; None for an object."""
     if value.__class__ is list:
         value = value[0] if value else None
     return None if value.__class__ is dict else value

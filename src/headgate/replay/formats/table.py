@@ -15,7 +15,7 @@ SEPARATORS: Final = (",", ";", "\t")
 
 
 def header_of(line: str) -> tuple[str, list[str]] | None:
-    """Return the separator and the names of a header; None: the line is none, as it names no time."""
+    """Return the separator and the names of a header; None if the line names no time."""
     line = line.lstrip("\N{BYTE ORDER MARK}").rstrip("\r\n")
     for separator in SEPARATORS:
         names = [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
@@ -50,7 +50,7 @@ def table_format(
 
 
 def cell_at(index: int) -> Getter:
-    """Return what finds the cell of a column."""
+    """Return a getter for a column's cell."""
     return lambda row: row[index]
 
 
