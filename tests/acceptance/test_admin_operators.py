@@ -420,7 +420,7 @@ def test_what_does_not_fit_any_more_is_not_brought_back(http: httpx.Client) -> N
     http.delete("/api/v1/rules/search")
     deleted = log(http, kind="user", limit=1)[0]
     told = is_problem(http.post(f"/api/v1/changes/{deleted['id']}/revert"), 422)
-    assert "there is no rule" in told["detail"]
+    assert "no rule has this id" in told["detail"]
 
 
 def test_who_may_revert_what(node: Served) -> None:

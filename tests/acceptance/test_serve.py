@@ -334,7 +334,7 @@ def test_without_postgresql_it_starts_by_the_last_good_rules_and_catches_up(tmp_
     settings = {"database_url": url, "http_address": "127.0.0.1:0", "grpc_address": "127.0.0.1:0"}
     code, said = refused(cwd=tmp_path, **settings)
     assert code == 2
-    assert "there are no rules of an earlier run" in said
+    assert "has no rules of an earlier run" in said
     assert "kret" not in said
     rule = {"id": "mine", "limit": 2, "window": "1h", "dimension": "tenant"}
     with server:
@@ -508,7 +508,7 @@ def _command_line(pid: str) -> bytes:
 
 def test_workers_share_the_ports_and_their_metrics(tmp_path: Path) -> None:
     with warm_service(tmp_path, workers=2, store="memory://") as service:
-        assert "2 workers with counters in memory: each counts for itself" in service.log
+        assert "2 workers with counters in memory: each counts separately" in service.log
         for _ in range(20):  # on connections of their own, which the kernel spreads
             assert httpx.post(f"{service.url}/v1/check", json=ALICE).status_code == 200
         page = httpx.get(f"{service.url}/metrics").text
@@ -534,7 +534,7 @@ def test_workers_share_their_counters(tmp_path: Path) -> None:
             counted[worker] += int(number)
         assert sum(counted.values()) == 40
         assert all(counted.values()), "only one of them was asked"
-        assert "each counts for itself" not in service.log
+        assert "each counts separately" not in service.log
         processes = [server_pid(counters), keeper_pid(counters)]
         assert tcp_sockets(processes[0]) == set()
         victim = min(worker_pids(service))
@@ -583,4 +583,4 @@ def test_what_keeps_workers_from_beginning_is_said_once(tmp_path: Path) -> None:
     settings = {"database_url": Postgres().url, "http_address": "127.0.0.1:0", "grpc_address": "127.0.0.1:0"}
     code, said = refused(cwd=tmp_path, workers=2, log_level="error", **settings)
     assert code == 2
-    assert said.count("there are no rules of an earlier run") == 1
+    assert said.count("has no rules of an earlier run") == 1

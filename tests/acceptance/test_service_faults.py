@@ -139,7 +139,7 @@ def test_the_last_good_rules_are_not_those_of_another_database(tmp_path: Path) -
         until((service.data_dir / "rules-last-good.toml").exists)
     misspelt = f"sqlite:///{tmp_path}/misspelt/headgate.db"
     with (
-        pytest.raises(RuntimeError, match="there are no rules of an earlier run") as caught,
+        pytest.raises(RuntimeError, match="has no rules of an earlier run") as caught,
         warm_service(tmp_path, database_url=misspelt),
     ):
         pass
@@ -162,7 +162,7 @@ def test_rules_that_could_not_be_written_down_are_written_later_and_at_the_end(t
 
         hinder_and_put("first")
         assert ready(service) == (200, "degraded")
-        assert "a start without the database goes by older rules" in service.log
+        assert "a start without the database uses older rules" in service.log
         file.rmdir()
         until(lambda: ready(service) == (200, "ready"))
         assert '"first"' in file.read_text()

@@ -234,7 +234,7 @@ def test_an_override_has_to_fit_its_rule(changes: Changes) -> None:
         change.create_rule(SEARCH)
         change.create_rule(Rule(id="by-ip", quota="1/s", dimension="ip"))
         change.put_override("bob", Override(rule="search", limit=5))
-    for rule, message in (("nowhere", "there is no rule"), ("by-ip", "not by user")):
+    for rule, message in (("nowhere", "no rule has this id"), ("by-ip", "not by user")):
         with pytest.raises(InvalidRule, match=message), changes.begin("alice") as change:
             change.put_override("bob", Override(rule=rule, limit=5))
     told = "user 'bob': override of rule 'search': rule: it counts by ip"
