@@ -4,24 +4,24 @@
 -- forces[algorithm](now, quota, cost, ...) -> ...      where ... is a state, as in prelude.lua
 local forces = {}
 do
-  local MOST = 4503599627370496
+  local MAX_COUNT = 4503599627370496
   local MAX_REFILL = 3153600000000000
 
   -- The largest debt of a bucket, in units. Numbers above 2^53 are inexact, but then the smaller one is used anyway.
   local function most_debt(quota)
-    local most = min(MOST, EXACT - 1 - quota.burst)
-    if MAX_REFILL / quota.window * quota.limit >= 2 * MOST then return most end
-    return min(most, (muldiv(MAX_REFILL, quota.limit, quota.window)))
+    local largest = min(MAX_COUNT, EXACT - 1 - quota.burst)
+    if MAX_REFILL / quota.window * quota.limit >= 2 * MAX_COUNT then return largest end
+    return min(largest, (muldiv(MAX_REFILL, quota.limit, quota.window)))
   end
 
   function forces.fixed_window(now, quota, cost, since, count)
     local start = now - now % quota.window
-    return start, min(MOST, (since and since >= start and count or 0) + cost)
+    return start, min(MAX_COUNT, (since and since >= start and count or 0) + cost)
   end
 
   function forces.calendar_window(now, quota, cost, since, count)
     local start = algorithms.calendar_window.period(now, quota)
-    return start, min(MOST, (since and since >= start and count or 0) + cost)
+    return start, min(MAX_COUNT, (since and since >= start and count or 0) + cost)
   end
 
   function forces.sliding_window_counter(now, quota, cost, since, counted, before)
@@ -37,7 +37,7 @@ do
         previous = counted
       end
     end
-    return start, min(MOST, current + cost), previous
+    return start, min(MAX_COUNT, current + cost), previous
   end
 
   function forces.sliding_window_log(now, quota, cost, newest, newest_cost, total, log)
@@ -48,10 +48,10 @@ do
       _, newest, newest_cost, total, log = twin.admit(now, quota, 0, newest, newest_cost, total, log) -- as of now
     end
     if not newest then
-      cost = min(MOST, cost)
+      cost = min(MAX_COUNT, cost)
       return stamp, cost, cost, { oldest = stamp, fresh = true }
     end
-    cost = max(0, min(MOST - total, cost))
+    cost = max(0, min(MAX_COUNT - total, cost))
     if cost == 0 then return newest, newest_cost, total, log end
     return stamp, newest == stamp and newest_cost + cost or cost, total + cost, log
   end
@@ -85,8 +85,8 @@ do
     else
       part = 0
     end
-    local most = quota.refill + MAX_REFILL
-    if cost / limit * window > 2 * MAX_REFILL then return now + most, 0, now end
+    local largest = quota.refill + MAX_REFILL
+    if cost / limit * window > 2 * MAX_REFILL then return now + largest, 0, now end
     local step, step_part = muldiv(cost, window, limit)
     ahead = ahead + step
     if part >= limit - step_part then
@@ -94,7 +94,7 @@ do
     else
       part = part + step_part
     end
-    if ahead >= most then ahead, part = most, 0 end
+    if ahead >= largest then ahead, part = largest, 0 end
     return now + ahead, part, ahead >= quota.refill and now or nil
   end
 end

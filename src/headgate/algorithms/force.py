@@ -17,24 +17,24 @@ from headgate.core.quota import MAX_INT, MAX_REFILL_US, Quota
 
 Force = Callable[[Any, int, Quota, int], Any]
 
-MOST: Final = 2**52  # largest count of a window: with a limit added, still below 2^53
+MAX_COUNT: Final = 2**52  # largest count of a window: with a limit added, still below 2^53
 
 
 def max_debt(quota: Quota) -> int:
     """Return the largest debt of a bucket, in units: what takes 100 years to pay off, or the largest exact number."""
-    return min(MOST, MAX_INT - quota.burst, MAX_REFILL_US * quota.limit // quota.window_us)
+    return min(MAX_COUNT, MAX_INT - quota.burst, MAX_REFILL_US * quota.limit // quota.window_us)
 
 
 def _fixed_window(state: Any, now: int, quota: Quota, cost: int) -> Any:
     start = now - now % quota.window_us
     count = state[1] if state is not None and state[0] >= start else 0
-    return (start, min(MOST, count + cost))
+    return (start, min(MAX_COUNT, count + cost))
 
 
 def _calendar_window(state: Any, now: int, quota: Quota, cost: int) -> Any:
     start, _ = calendar_window.period(now, quota)
     count = state[1] if state is not None and state[0] >= start else 0
-    return (start, min(MOST, count + cost))
+    return (start, min(MAX_COUNT, count + cost))
 
 
 def _sliding_window_counter(state: Any, now: int, quota: Quota, cost: int) -> Any:
@@ -47,7 +47,7 @@ def _sliding_window_counter(state: Any, now: int, quota: Quota, cost: int) -> An
             current, previous = min(quota.limit, current + previous), 0
         elif since < start:
             current, previous = 0, current if since >= start - window else 0
-    return (start, min(MOST, current + cost), previous)
+    return (start, min(MAX_COUNT, current + cost), previous)
 
 
 def _sliding_window_log(state: Any, now: int, quota: Quota, cost: int) -> Any:
@@ -55,10 +55,10 @@ def _sliding_window_log(state: Any, now: int, quota: Quota, cost: int) -> Any:
     if state is not None:
         state = sliding_window_log._current(state, now - quota.window_us, stamp)
     if state is None:
-        cost = min(MOST, cost)
+        cost = min(MAX_COUNT, cost)
         return (array("q"), 0, 0, cost, stamp, stamp, cost)
     entries, first, end, total, oldest, newest, newest_cost = state
-    cost = max(0, min(MOST - total, cost))
+    cost = max(0, min(MAX_COUNT - total, cost))
     if cost == 0:
         return state
     if newest == stamp:
@@ -92,9 +92,9 @@ def _gcra(state: Any, now: int, quota: Quota, cost: int) -> Any:
             tat, part = gcra._beyond(state, now, quota)
         part = min(part, limit - 1)
     step, part = divmod(cost * quota.window_us + part, limit)
-    tat, most = tat + step, now + horizon + MAX_REFILL_US
-    if tat >= most:
-        tat, part = most, 0
+    tat, largest = tat + step, now + horizon + MAX_REFILL_US
+    if tat >= largest:
+        tat, part = largest, 0
     if tat >= now + horizon:
         return Debt((tat, part), now)
     return (tat, part) if part else tat
@@ -103,14 +103,14 @@ def _gcra(state: Any, now: int, quota: Quota, cost: int) -> Any:
 def _of_held(bucket: held.Bucket, force: Force) -> Force:
     """Extend `force` to buckets with open reservations."""
 
-    def forced(state: Any, now: int, quota: Quota, cost: int) -> Any:
+    def force_held(state: Any, now: int, quota: Quota, cost: int) -> Any:
         if not isinstance(state, held.ReservedBucket):
             return force(state, now, quota, cost)
         return held.update_reservations(
             state, force(state.state, now, quota, cost), bucket.level(state.state, now, quota)
         )
 
-    return forced
+    return force_held
 
 
 FORCES: dict[str, Force] = {

@@ -165,12 +165,12 @@ def _minus(level: Level, other: Level, base: int) -> Level:
 
 def _current(bucket: Bucket, held: ReservedBucket, now: int, quota: Quota) -> list[Open]:
     """Return all open reservations, oldest first, with what they can refund now."""
-    newest, most = held.lowest(bucket.level(held.state, now, quota)), bucket.base(quota) - 1
-    low = (newest.low[0], min(newest.low[1], most))
+    newest, largest = held.lowest(bucket.level(held.state, now, quota)), bucket.base(quota) - 1
+    low = (newest.low[0], min(newest.low[1], largest))
     known = [Open(newest.mark, low)]
     for one in reversed(held.older):
         if one.low < low:
-            low = (one.low[0], min(one.low[1], most))
+            low = (one.low[0], min(one.low[1], largest))
         known.append(Open(one.mark, low))
     known.reverse()
     return known

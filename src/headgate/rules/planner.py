@@ -157,9 +157,9 @@ class Planner:
         if plan is None:
             plan = self._make(facts, tier, shelves)
             self._plans.put(shape, plan)
-        return plan if plan.applied else self._unmatched(facts, shape, shelves)
+        return plan if plan.applied else self._plan_unmatched(facts, shape, shelves)
 
-    def _unmatched(self, facts: Facts, shape: Shape, shelves: tuple[Shelf, ...]) -> RulePlan:
+    def _plan_unmatched(self, facts: Facts, shape: Shape, shelves: tuple[Shelf, ...]) -> RulePlan:
         """Return the plan of a request to which no rule applies. Each set of facts has its own, to be logged once."""
         named = (*shape, frozenset(facts))
         plan = self._plans.get(named)

@@ -103,7 +103,7 @@ class Snapshot:
         object.__setattr__(self, "terms", self.penalties.terms)
         object.__setattr__(self, "leased", frozenset(rule.id for rule in self.rules if rule.sync == "leased"))
         object.__setattr__(self, "sharded", {rule.id: rule.shards for rule in self.rules if rule.shards > 1})
-        object.__setattr__(self, "spread", dict(self._spread()))
+        object.__setattr__(self, "spread", dict(self._rules_that_regions_share()))
         object.__setattr__(self, "_by_id", {rule.id: rule for rule in self.rules})
 
     def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> RulePlan:
@@ -150,7 +150,7 @@ class Snapshot:
         rule = self._by_id.get(rule_id)
         return (None if rule is None else rule.failure_mode) or self.failure_mode
 
-    def _spread(self) -> Iterator[tuple[str, Spread]]:
+    def _rules_that_regions_share(self) -> Iterator[tuple[str, Spread]]:
         for rule in self.rules:
             spread = rule.regions or self.regions
             if spread is not None and spread != "separate":

@@ -184,10 +184,10 @@ class FileSource:
             )
         self._loads += 1
         self._digest = digest
-        self._remark(snapshot)
+        self._log_warnings(snapshot)
         return snapshot
 
-    def _remark(self, snapshot: Snapshot) -> None:
+    def _log_warnings(self, snapshot: Snapshot) -> None:
         """Log warnings about entries that are valid but probably wrong."""
         now_us = self._clock.now_us()
         tiers = {tier.name for tier in snapshot.tiers}
