@@ -33,6 +33,7 @@ from headgate.stores.protocol import AsyncSlotStore, AsyncStore
 
 _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 
+UNDO_PAUSE_SECONDS: Final = (0.02, 0.2)  # async only
 LOCAL: Final = "local_fallback"  # the reason for a slot that is held in this process
 
 _Request = tuple[Plan, tuple[str, ...], tuple[int, ...], str]  # plan, subjects, costs, and the slot's random id
@@ -247,9 +248,19 @@ class AsyncSlots:
         return AsyncSlot(self, decision, renew) if slot is None else slot
 
     async def _undo(self, held: tuple[Check, ...]) -> None:
-        """Release a slot that may have been taken."""
+        """Release a slot that may have been taken.
+
+        With asyncio, the check may still be on its way, on another connection. So the release is repeated if the slot
+        was not held.
+        """
         try:
-            await self.store.release_slots(held)
+            # sync: self.store.release_slots(held)
+            were_held = await self.store.release_slots(held)  # async only
+            for seconds in UNDO_PAUSE_SECONDS:  # async only
+                if all(were_held):
+                    break
+                await asyncio.sleep(seconds)
+                were_held = await self.store.release_slots(held)
         except StoreError as error:
             log_unreleased(error)
 

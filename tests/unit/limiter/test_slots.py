@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from threading import Event, Thread
@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, InvalidCheck, InvalidRule, Limiter, Quota, RateLimited, Rule, Slot
+from headgate.core.check import Answer, Group
 from headgate.limiter.engine import Engine
 from headgate.rules.plan import RulePlan
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.program import Program
 from headgate.testing import FakeClock
 
@@ -384,6 +385,30 @@ async def test_an_async_block_holds_a_slot(clock: FakeClock) -> None:
         assert {status.rule: status.remaining for status in peeked.limits} == {"slots": 2, "rate": 1}
         with pytest.raises(InvalidCheck, match="use acquire"):
             await limiter.check("alice")
+
+
+@in_a_loop
+async def test_a_release_that_overtakes_its_cancelled_check_is_repeated() -> None:
+    """As on Redis, when the two go by different connections."""
+
+    class Late(AsyncMemoryStore):
+        async def check(self, groups: Sequence[Group]) -> list[Answer]:
+            return await asyncio.shield(asyncio.create_task(self._check_late(groups)))
+
+        async def _check_late(self, groups: Sequence[Group]) -> list[Answer]:
+            sent.set()
+            await asyncio.sleep(0.01)
+            return self.store.check(groups)
+
+    sent = asyncio.Event()
+    async with AsyncLimiter("1 concurrent", store=Late(MemoryStore())) as limiter:
+        task = asyncio.ensure_future(limiter.acquire("alice"))
+        await sent.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0.1)
+        assert (await limiter.peek("alice")).remaining == 1
 
 
 @in_a_loop
