@@ -97,10 +97,15 @@ class UsageCounter:
         """Count a decision."""
         reading = decision.reading
         if reading.reason is None and decision.allowed and isinstance(cost, int):
-            tally = reading.plan.prepared.get(self)
-            if tally is not None and tally[2] == self._number:
-                tally[0] += 1
-                tally[1] += cost
+            plan = reading.plan
+            tally = plan.prepared.get(self)
+            if tally is not None:  # which only plans have whose allowed checks are all counted alike
+                if tally[2] == self._number:
+                    tally[0] += 1
+                    tally[1] += cost
+                else:
+                    tally = plan.prepared[self] = [1, cost, self._number]
+                    self._window.tallies.append((plan.limits, tally))
                 return
         self._add(cost, decision)
 
@@ -162,10 +167,6 @@ class UsageCounter:
         plan, reason = decision.plan, decision.reason
         usual = reason == "within_limit" and plan.limits and not plan.shadows and not plan.holds
         if usual and isinstance(cost, int):
-            if self in plan.prepared:
-                tally = plan.prepared[self] = [1, cost, self._number]
-                self._window.tallies.append((plan.limits, tally))
-                return
             plan.prepared[self] = [0, 0, -1]  # a new plan may not occur again
         failing = reason in FAILURE_MODES
         if not decision.allowed:
