@@ -174,10 +174,10 @@ class _Lookup:
         deadline = self._deadline if kept is None else min(self._deadline, PATIENCE_SECONDS)
         try:
             async with asyncio.timeout(deadline):
-                return await asyncio.shield(self._asked(digest))  # other callers may wait for it too
+                return await asyncio.shield(self._look_up(digest))  # other callers may wait for it too
         except TimeoutError:
             error: DatabaseError = TokensUnavailable(f"tokens: no answer within {deadline:g} s")
-            self._failed(error)
+            self._record_failure(error)
         except DatabaseError as failure:
             error = failure
         if kept is None:
@@ -193,7 +193,7 @@ class _Lookup:
             if found.token is not None and found.token.id != revoked
         }
 
-    def _asked(self, digest: str) -> asyncio.Future[Token | None]:
+    def _look_up(self, digest: str) -> asyncio.Future[Token | None]:
         """Return a future for the lookup of a token."""
         answer = self._waiting.get(digest)
         if answer is None:
@@ -219,10 +219,10 @@ class _Lookup:
                     found = await asyncio.to_thread(self._find, batch)
                 except Exception as error:  # noqa: BLE001 - reported to waiting callers, and logged
                     self._unanswered = batch
-                    self._failed(error)
+                    self._record_failure(error)
                     self._refuse(batch, error)
                 else:
-                    self._answered()
+                    self._record_recovery()
                     self._answer(batch, found, now if generation == self._generation else None)
         finally:
             self._asking = None
@@ -250,7 +250,7 @@ class _Lookup:
             if answer is not None:
                 answer.set_result(token)
 
-    def _failed(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         if self._failing:
             return
         self._failing = True
@@ -260,7 +260,7 @@ class _Lookup:
             exc_info=None if isinstance(error, DatabaseError) else error,
         )
 
-    def _answered(self) -> None:
+    def _record_recovery(self) -> None:
         if self._failing:
             self._failing = False
             log.warning("the database answers again: looking up tokens again")

@@ -9,11 +9,11 @@ from typing import Any
 from headgate import AsyncLimiter, Limiter, Rule
 from headgate.http.headers import Charged, fields_of, render
 from headgate.service.data_plane import DataPlane
-from headgate.service.http.decisions import encoded
+from headgate.service.http.decisions import encode_decision
 from headgate.service.protos import rls_pb2
 from headgate.service.protos.rate_limiter_pb2 import CheckResponse
 from headgate.service.rpc.envoy import RateLimitService
-from headgate.service.rpc.responses import written
+from headgate.service.rpc.responses import encode
 from headgate.testing import FakeClock
 from tests.unit.service.rpc.test_rate_limiter import answer
 
@@ -57,8 +57,8 @@ def test_clients_are_told_in_a_header_also_without_any_other_limit() -> None:
 def test_services_answer_with_the_state() -> None:
     limiter = Limiter(RULES[:2], clock=FakeClock(1_000_020.0))
     decision = [limiter.check(user="u") for _ in range(3)][-1]
-    assert json.loads(encoded(decision))["state"] == "annotated"
-    assert CheckResponse.FromString(written(decision)).state == "annotated"
+    assert json.loads(encode_decision(decision))["state"] == "annotated"
+    assert CheckResponse.FromString(encode(decision)).state == "annotated"
 
 
 def test_envoy_gets_dynamic_metadata_and_what_was_over_is_recorded() -> None:

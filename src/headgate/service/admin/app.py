@@ -94,7 +94,7 @@ async def _told(request: Request, error: Exception) -> Response:
     """Return an exception as problem details."""
     context_of(request).access.failures.record("admin", error, request.client.host if request.client else None)
     problem = problem_of(_ours(error, request))
-    return Response(problem.encoded(), problem.status, {**problem.headers, "Content-Type": MEDIA_TYPE})
+    return Response(problem.encode(), problem.status, {**problem.headers, "Content-Type": MEDIA_TYPE})
 
 
 def _ours(error: Exception, request: Request) -> Exception:

@@ -44,7 +44,7 @@ class Headers:
             fields = [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
             fields.append((b"content-type", MEDIA_TYPE.encode()))
             await told({"type": "http.response.start", "status": problem.status, "headers": fields})
-            await send({"type": "http.response.body", "body": problem.encoded()})
+            await send({"type": "http.response.body", "body": problem.encode()})
 
 
 def _fields(path: str, state: dict[str, Any], given: Any) -> list[tuple[bytes, bytes]]:

@@ -15,8 +15,8 @@ from google.protobuf.message import Message
 
 from headgate.service.access import Access
 from headgate.service.grpc.call_headers import CallHeaders, MethodRoute
-from headgate.service.grpc.framing import HEAD, OK, PREFIX, MessageReader, framed, trailers
-from headgate.service.grpc.status import Code, Ended, ended
+from headgate.service.grpc.framing import HEAD, OK, PREFIX, MessageReader, frame_message, trailers
+from headgate.service.grpc.status import Code, Ended, status_of
 from headgate.service.http2.allowance import FRAME, units_of_decompressed
 from headgate.service.http2.connection import Connection
 from headgate.service.http2.frames import CANCEL
@@ -62,7 +62,7 @@ class RefusedCall(Stream):
         self._context = context
         self._head = head
 
-    def opened(self) -> None:
+    def on_headers(self) -> None:
         head = self._head
         self._context.meter.record_response(OTHER, head.status)
         if head.body:
@@ -71,10 +71,10 @@ class RefusedCall(Stream):
         else:
             self.refuse(head.refusal)
 
-    def received(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         pass
 
-    def cancelled(self) -> None:
+    def on_cancel(self) -> None:
         pass
 
     def look(self, now: float) -> None:
@@ -106,7 +106,7 @@ class RpcCall(Stream):
         self._held = 0  # bytes of its messages, counted in the hub
         self._gone = False  # whether it is answered, or its client has left
 
-    def cancelled(self) -> None:
+    def on_cancel(self) -> None:
         if not self._gone:
             self._count("CANCELLED")
         self._leave()
@@ -170,10 +170,10 @@ class RpcCall(Stream):
         self._leave()
         self.refuse(HEAD + trailers(error.code, error.details))
 
-    def _ended(self, error: Exception) -> Ended:
+    def _status_of(self, error: Exception) -> Ended:
         """Return the status that answers an exception."""
         self._context.access.failures.record(self._route.protocol or OTHER, error, self.connection.address)
-        return ended(error, self._route.name)
+        return status_of(error, self._route.name)
 
     def _count(self, status: str) -> None:
         self._context.meter.record_response(self._route.protocol or OTHER, status)
@@ -200,7 +200,7 @@ class UnaryCall(RpcCall):
     _request: bytes | None
     _start_time: float
 
-    def received(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         if (
             self.ended and self._reader is None and len(data) >= PREFIX.size
         ):  # the whole message at once: the common case
@@ -237,14 +237,14 @@ class UnaryCall(RpcCall):
         self._start_time = perf_counter()
         is_traced = self._context.around is not None and self._route.protocol is not None
         if is_traced or not (self._may or self._method.role is None):
-            self._start(self._run(self._answered(message)))
+            self._start(self._run(self._answer_in_task(message)))
             return
         if self._may:
             self.connection.admit(self)
         try:
             answer = self._method.answer(message)
         except Exception as error:  # noqa: BLE001 - reported to the caller, and logged
-            self._failed(error)
+            self._answer_error(error)
             return
         if answer.__class__ is tuple:
             self._answer(*answer)
@@ -255,11 +255,11 @@ class UnaryCall(RpcCall):
         try:
             sent, checks = await answer
         except Exception as error:  # noqa: BLE001 - reported to the caller, and logged
-            self._failed(error)
+            self._answer_error(error)
         else:
             self._answer(sent, checks)
 
-    async def _answered(self, message: bytes) -> Answered:
+    async def _answer_in_task(self, message: bytes) -> Answered:
         """Return the answer to a call whose caller may have to be looked up, within its span if calls are traced."""
         await self._require()
         around, protocol = self._context.around, self._route.protocol
@@ -275,14 +275,14 @@ class UnaryCall(RpcCall):
             meter.record_response(protocol or OTHER, "OK")
             self._leave()
             self.since = self.connection.hub.now
-            self.respond(HEAD, framed(sent), OK)
+            self.respond(HEAD, frame_message(sent), OK)
 
-    def _failed(self, error: Exception) -> None:
+    def _answer_error(self, error: Exception) -> None:
         protocol = self._route.protocol
         if protocol is not None:
             self._context.meter.record_call(protocol, perf_counter() - self._start_time)
         if not self._gone:
-            self._fail(self._ended(error))
+            self._fail(self._status_of(error))
 
 
 class FlowCall(RpcCall):
@@ -297,7 +297,7 @@ class FlowCall(RpcCall):
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._begun = False  # whether an answer was sent
 
-    def received(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         try:
             messages = self._read(data)
             assert self._reader is not None
@@ -333,10 +333,10 @@ class FlowCall(RpcCall):
                     if not self._begun:
                         self._begun = True
                         self.begin(HEAD)
-                    await self.send(framed(answer.SerializeToString()))
+                    await self.send(frame_message(answer.SerializeToString()))
         except Exception as error:  # noqa: BLE001 - reported to the caller, and logged
             if not self._gone:
-                self._fail(self._ended(error))
+                self._fail(self._status_of(error))
         else:
             if not self._gone:
                 self._count("OK")

@@ -60,7 +60,7 @@ class CallHeadersReader:
 
     def __call__(self, fields: Fields) -> CallHeaders:
         """Read the header fields of a request. Raises `Malformed`."""
-        pseudo, others = _divided(fields)
+        pseudo, others = _split_fields(fields)
         head = self._head(fields, pseudo, others)
         length = others.get(b"content-length")
         return head if length is None else head._replace(length=_length(length))
@@ -73,25 +73,25 @@ class CallHeadersReader:
         if told != b"application/grpc" and not told.startswith((b"application/grpc+", b"application/grpc;")):
             return CallHeaders(refusal=headers.status(415) + _TEXT, body=_ADVICE, status="415")
         if sum(len(name) + len(value) + 32 for name, value in fields) > MAX_FIELDS:
-            return _refused(Code.RESOURCE_EXHAUSTED, f"the metadata is larger than max: {MAX_FIELDS:,} bytes")
+            return _refusal(Code.RESOURCE_EXHAUSTED, f"the metadata is larger than max: {MAX_FIELDS:,} bytes")
         path = pseudo[b":path"]
         route = self._routes.get(path)
         if route is None:
-            return _refused(Code.UNIMPLEMENTED, f"there is no method {path.decode('utf-8', 'replace')!r} here")
+            return _refusal(Code.UNIMPLEMENTED, f"there is no method {path.decode('utf-8', 'replace')!r} here")
         encoding = others.get(b"grpc-encoding", IDENTITY)
         if encoding not in ENCODINGS:
-            return _refused(Code.UNIMPLEMENTED, f"grpc-encoding {encoding.decode('utf-8', 'replace')!r} is not known")
+            return _refusal(Code.UNIMPLEMENTED, f"grpc-encoding {encoding.decode('utf-8', 'replace')!r} is not known")
         timeout = None
         if b"grpc-timeout" in others:
             found = _TIMEOUT.fullmatch(others[b"grpc-timeout"])
             if found is None:
-                return _refused(Code.INTERNAL, "grpc-timeout cannot be read")
+                return _refusal(Code.INTERNAL, "grpc-timeout cannot be read")
             timeout = int(found[1]) * _UNITS[found[2]]
         carried = {name.decode(): others[name].decode("latin-1") for name in CARRIED if name in others}
         return CallHeaders(route=route, encoding=encoding, timeout=timeout, token=_token(others), carried=carried)
 
 
-def _divided(fields: Fields) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+def _split_fields(fields: Fields) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
     """Return the pseudo-header fields, and the others. Of repeated fields, the first counts. Raises `Malformed`."""
     pseudo: dict[bytes, bytes] = {}
     others: dict[bytes, bytes] = {}
@@ -120,7 +120,7 @@ def _length(value: bytes) -> int:
     return int(value)
 
 
-def _refused(code: Code, details: str) -> CallHeaders:
+def _refusal(code: Code, details: str) -> CallHeaders:
     return CallHeaders(refusal=HEAD + trailers(code, details), status=code.name)
 
 

@@ -26,13 +26,13 @@ HEAD: Final = (
 def trailers(code: Code, details: str = "") -> bytes:
     """Return the block that ends a response."""
     told = headers.field(b"grpc-status", b"%d" % code)
-    return told + headers.field(b"grpc-message", escaped(details)) if details else told
+    return told + headers.field(b"grpc-message", percent_encode(details)) if details else told
 
 
 OK: Final = trailers(Code.OK)
 
 
-def escaped(text: str) -> bytes:
+def percent_encode(text: str) -> bytes:
     """Encode details for a header field: percent-encoded UTF-8, cut off at `MAX_DETAILS`."""
     escaped = bytearray()
     for character in text:
@@ -43,7 +43,7 @@ def escaped(text: str) -> bytes:
     return bytes(escaped)
 
 
-def framed(message: bytes) -> bytes:
+def frame_message(message: bytes) -> bytes:
     """Return a message with its length prefix."""
     return PREFIX.pack(0, len(message)) + message
 
@@ -79,14 +79,14 @@ class MessageReader:
             if end > len(gathered):
                 break
             message = bytes(gathered[at + PREFIX.size : end])
-            messages.append(self._decompressed(message) if compressed else message)
+            messages.append(self._decompress(message) if compressed else message)
             if self._charge is not None:
                 self._charge(len(messages[-1]) if compressed else 0)
             at = end
         del gathered[:at]
         return messages
 
-    def _decompressed(self, message: bytes) -> bytes:
+    def _decompress(self, message: bytes) -> bytes:
         window = _WINDOWS.get(self._encoding)
         if window is None:
             raise Ended(Code.INTERNAL, "the message is compressed, and grpc-encoding does not say how")

@@ -55,7 +55,7 @@ _CODES: Final[tuple[tuple[type[Exception], Code], ...]] = (
 )
 
 
-def ended(error: Exception, method: str) -> Ended:
+def status_of(error: Exception, method: str) -> Ended:
     """Return the status to end a call with.
 
     An unexpected error is logged, and the caller gets only its fault id. The status is INTERNAL, because Envoy allows

@@ -96,14 +96,14 @@ class HttpApp:
         path: str = scope["path"]
         route = self._routes.get(path)
         if route is None and self._console is not None and (path == CONSOLE or path.startswith(f"{CONSOLE}/")):
-            await self._console(scope, receive, self._counting(send))
+            await self._console(scope, receive, self._count_statuses(send))
             return
         if route is None and self._admin is not None and not path.startswith("/v1/"):
-            await self._admin(scope, receive, self._counting(send))
+            await self._admin(scope, receive, self._count_statuses(send))
             return
         protocol = OTHER if route is None else route.protocol
         try:
-            answer = await _asked(route, scope)(scope, receive)
+            answer = await _handler_of(route, scope)(scope, receive)
         except ClientGone:
             return
         except Exception as error:  # noqa: BLE001 - the client gets an answer, and the log the details
@@ -112,7 +112,7 @@ class HttpApp:
         self._meter.record_response(protocol, answer.status)
         await send_answer(scope, send, answer)
 
-    def _counting(self, send: Send) -> Send:
+    def _count_statuses(self, send: Send) -> Send:
         """Wrap `send` to count the statuses that the admin app sends."""
 
         def counting(message: Message) -> Awaitable[Any]:
@@ -143,7 +143,7 @@ class HttpApp:
             await send({"type": "lifespan.shutdown.complete"})
 
 
-def _asked(route: Route | None, scope: Scope) -> Handler:
+def _handler_of(route: Route | None, scope: Scope) -> Handler:
     """Return the handler of a request. Raises `HttpError`."""
     if route is None:
         raise HttpError(404, f"there is nothing at {scope['path'][:200]!r}")

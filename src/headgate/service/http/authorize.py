@@ -82,7 +82,7 @@ class AuthorizeHandler:
             facts["method"] = method
         facts.update(options.facts)
         decision = await self._data.check(facts, options.cost, ready=True, slots="skip")  # a proxy never releases slots
-        answer = _told(decision, options, self._data.limiter.snapshot)
+        answer = _answer_of(decision, options, self._data.limiter.snapshot)
         self._data.meter.record_call("authorize", perf_counter() - began)
         return answer
 
@@ -162,7 +162,7 @@ def _deny_status(text: str) -> int:
     return status
 
 
-def _told(decision: Decision, options: AuthorizeOptions, snapshot: Snapshot) -> Answer:
+def _answer_of(decision: Decision, options: AuthorizeOptions, snapshot: Snapshot) -> Answer:
     fields = render(decision, options.cost, snapshot.headers)
     if decision.allowed:
         return Answer(200, fields + _CONTENT)

@@ -15,7 +15,7 @@ from headgate.operations.caller import Role
 from headgate.rules.facts import FactNames
 from headgate.service.access import Access
 from headgate.service.data_plane import DataPlane
-from headgate.service.http.decisions import encoded
+from headgate.service.http.decisions import encode_decision
 from headgate.service.http.exchange import (
     Answer,
     Headers,
@@ -27,7 +27,7 @@ from headgate.service.http.exchange import (
     require_json,
     require_plain,
 )
-from headgate.service.http.request_bodies import ask_of, asks_of, decoded, slot_of
+from headgate.service.http.request_bodies import ask_of, asks_of, decode, slot_of
 
 MAX_CHECK: Final = 1 << 20  # bytes of a body with one check
 MAX_CHECKS: Final = 4 << 20  # bytes of a body with many
@@ -49,7 +49,7 @@ class DataHandlers:
         decision = self._data.begin(facts, cost, key)
         if not isinstance(decision, Decision):
             decision = await decision
-        answer = self._told(decision, cost)
+        answer = self._answer_of(decision, cost)
         self._data.meter.record_call("http", perf_counter() - began)
         return answer
 
@@ -60,7 +60,7 @@ class DataHandlers:
         if key is not None:
             raise InvalidCheck("idempotency_key: not supported by /v1/acquire, where every call takes a new slot")
         decision = await self._data.check(facts, cost, slots="lend")
-        answer = self._told(decision, cost, _slot_fields(decision))
+        answer = self._answer_of(decision, cost, _slot_fields(decision))
         self._data.meter.record_call("http", perf_counter() - began)
         return answer
 
@@ -79,7 +79,7 @@ class DataHandlers:
         began = perf_counter()
         asks = asks_of(await self._value(scope, receive, limit=MAX_CHECKS), self._names)
         decisions = await self._data.check_many(asks) if asks else []
-        body = f'{{"decisions":[{",".join([encoded(decision) for decision in decisions])}]}}'
+        body = f'{{"decisions":[{",".join([encode_decision(decision) for decision in decisions])}]}}'
         answer = json_answer(200, body.encode("ascii"))
         self._data.meter.record_call("http", perf_counter() - began, len(asks))
         return answer
@@ -87,7 +87,7 @@ class DataHandlers:
     async def peek(self, scope: Scope, receive: Receive) -> Answer:
         """Return what a check would decide, and charge nothing: 200, even for a refusal."""
         facts, cost, _ = ask_of(await self._value(scope, receive), self._names)
-        return json_answer(200, encoded(await self._data.peek(facts, cost)).encode("ascii"))
+        return json_answer(200, encode_decision(await self._data.peek(facts, cost)).encode("ascii"))
 
     async def reset(self, scope: Scope, receive: Receive) -> Answer:
         """Reset the counts of these facts."""
@@ -100,8 +100,8 @@ class DataHandlers:
         """The names of facts that the current rules know."""
         return self._data.limiter.snapshot.fact_names
 
-    def _told(self, decision: Decision, cost: Cost, more: str = "}") -> Answer:
-        body = f"{encoded(decision)[:-1]}{more}".encode("ascii")
+    def _answer_of(self, decision: Decision, cost: Cost, more: str = "}") -> Answer:
+        body = f"{encode_decision(decision)[:-1]}{more}".encode("ascii")
         headers = render(decision, cost, self._data.limiter.snapshot.headers)
         headers += (_JSON, (b"content-length", b"%d" % len(body)))
         if decision.allowed:
@@ -117,7 +117,7 @@ class DataHandlers:
         require_json(headers)
         body = await body_of(headers, receive, limit)
         try:
-            return decoded(body)
+            return decode(body)
         except InvalidCheck:
             require_plain(headers)
             raise

@@ -35,11 +35,11 @@ class _Prepared:
     __slots__ = ("delays", "limits")
 
     def __init__(self, limits: tuple[Check, ...]) -> None:
-        self.limits = [_prepared(limit) for limit in limits]
+        self.limits = [_prepare(limit) for limit in limits]
         self.delays = any(limit.quota.algorithm == "leaky_bucket" for limit in limits)
 
 
-def encoded(decision: Decision) -> str:
+def encode_decision(decision: Decision) -> str:
     """Return a decision as JSON in ASCII, equal to its `as_dict`."""
     plan = decision.plan
     prepared: _Prepared | None = plan.prepared.get(_Prepared)
@@ -89,7 +89,7 @@ def _seconds(wait_us: int) -> str:
     return "null" if wait_us == NEVER else repr(wait_us / MICROSECONDS)
 
 
-def _prepared(limit: Check) -> _Limit:
+def _prepare(limit: Check) -> _Limit:
     rule, notation, unit = json.dumps(limit.rule), json.dumps(str(limit.quota)), json.dumps(limit.refusal.unit)
     start = f'{{"rule":{rule},"quota":{notation},"unit":{unit},"enforced":{_BOOLEANS[limit.enforced]},"allowed":'
     return _Limit(limit, rule, start, f',"limit":{limit.quota.capacity},"remaining":')

@@ -48,12 +48,12 @@ async def body_of(headers: Headers, receive: Receive, limit: int) -> bytes:
         return body
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return await _joined(message, receive, limit)
+            return await _read_parts(message, receive, limit)
     except TimeoutError:
         raise HttpError(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
 
 
-async def _joined(message: Any, receive: Receive, limit: int) -> bytes:
+async def _read_parts(message: Any, receive: Receive, limit: int) -> bytes:
     parts, size = [], 0
     while True:
         if message["type"] == "http.disconnect":
@@ -123,7 +123,7 @@ def json_answer(status: int, body: bytes, *fields: tuple[bytes, bytes]) -> Answe
 def error_answer(error: BaseException) -> Answer:
     """Return the answer to an exception."""
     status, headers, _ = problem = problem_of(error)
-    body = problem.encoded()
+    body = problem.encode()
     fields = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
     content = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body)), _NO_STORE]
     return Answer(status, [*content, *fields], body)

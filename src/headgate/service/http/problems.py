@@ -55,7 +55,7 @@ class HttpProblem(NamedTuple):
     headers: dict[str, str]  # without those that describe the body
     body: dict[str, Any]
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """Return the body as JSON."""
         return json.dumps(self.body).encode()
 

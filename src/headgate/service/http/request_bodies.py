@@ -98,7 +98,7 @@ def place(facts: dict[str, str], where: str = "") -> None:
         facts["ip"] = _group(ip, where)
 
 
-def decoded(body: bytes) -> Any:
+def decode(body: bytes) -> Any:
     """Decode a JSON body. Raises `InvalidCheck` for anything that is not strict JSON (RFC 8259, I-JSON)."""
     try:
         text = body.decode()

@@ -192,7 +192,7 @@ class Connection(asyncio.Protocol):
         if not self._allowance.spend(units):
             raise ProtocolError(ENHANCE_YOUR_CALM, "too much work for nothing")
 
-    def closed(self, stream: Stream) -> None:
+    def forget(self, stream: Stream) -> None:
         """Remove a stream that has ended."""
         if self._receiver.streams.pop(stream.number, None) is None:
             return

@@ -79,7 +79,7 @@ def goaway(last: int, code: int, what: str = "") -> bytes:
     return frame(GOAWAY, 0, 0, _GOAWAY.pack(last, code) + what.encode("ascii", "replace"))
 
 
-def unpadded(flags: int, payload: bytes) -> bytes:
+def strip_padding(flags: int, payload: bytes) -> bytes:
     """Return the payload of a frame without its padding. Raises `ProtocolError`."""
     if not flags & PADDED:
         return payload
@@ -93,7 +93,7 @@ def unpadded(flags: int, payload: bytes) -> bytes:
 
 def block(flags: int, stream: int, payload: bytes) -> bytes:
     """Return the header block of a HEADERS frame, without padding and priority. Raises `ProtocolError`."""
-    payload = unpadded(flags, payload)
+    payload = strip_padding(flags, payload)
     if not flags & PRIORITISED:
         return payload
     if len(payload) < 5:  # a stream, and a weight
@@ -103,7 +103,7 @@ def block(flags: int, stream: int, payload: bytes) -> bytes:
     return payload[5:]
 
 
-def set_by(payload: bytes) -> dict[int, int]:
+def read_settings(payload: bytes) -> dict[int, int]:
     """Return the values of a SETTINGS frame; if a setting comes twice, the last value. Raises `ProtocolError`."""
     if len(payload) % SETTING.size:
         raise ProtocolError(FRAME_SIZE_ERROR, "settings of the wrong size")

@@ -117,7 +117,7 @@ class Receiver:
         if self._taken > WINDOW // 2:
             self._give_room()
         if flags & frames.PADDED:
-            payload = frames.unpadded(flags, payload)
+            payload = frames.strip_padding(flags, payload)
             size = len(payload)
         stream = self.streams.get(number)
         if stream is None:
@@ -137,7 +137,7 @@ class Receiver:
             if stream.left < 0 or (stream.ended and stream.left):
                 self._reset(stream, PROTOCOL_ERROR)
                 return
-        stream.received(payload)
+        stream.on_data(payload)
 
     def _give_room(self) -> None:
         """Let the client send as many more bytes of bodies as it has sent. Raises `ProtocolError`."""
@@ -217,7 +217,7 @@ class Receiver:
         if stream.left or not _are_trailers(flags, fields):
             self._reset(stream, PROTOCOL_ERROR)
         else:
-            stream.received(b"")
+            stream.on_data(b"")
 
     def _open(self, flags: int, number: int, block: bytes) -> None:
         """Open a stream for a new request."""
@@ -246,9 +246,9 @@ class Receiver:
             if stream.left:
                 self._reset(stream, PROTOCOL_ERROR)
                 return
-        stream.opened()
+        stream.on_headers()
         if stream.ended and number in self.streams:
-            stream.received(b"")
+            stream.on_data(b"")
 
     def _refuse(self, flags: int, number: int, code: int) -> None:
         """Reset a stream that has not begun."""
@@ -258,7 +258,7 @@ class Receiver:
 
     def _reset(self, stream: Stream, code: int) -> None:
         """Reset a stream whose client broke the protocol."""
-        stream.cancelled()
+        stream.on_cancel()
         stream.reset(code)
 
     def abandon(self, number: int, left: int | None) -> None:
@@ -281,9 +281,9 @@ class Receiver:
         self._connection.charge(allowance.FRAME)
         stream = self.streams.get(number)
         if stream is not None:
-            stream.cancelled()
+            stream.on_cancel()
             stream.ended = True
-            self._connection.closed(stream)
+            self._connection.forget(stream)
         else:
             self._abandoned.pop(number, None)
 
@@ -295,7 +295,7 @@ class Receiver:
             if payload or not self.is_settled:
                 raise ProtocolError(FRAME_SIZE_ERROR if payload else PROTOCOL_ERROR, "an acknowledgement that is none")
             return
-        values = frames.set_by(payload)
+        values = frames.read_settings(payload)
         outflow = self._connection.outflow
         if frames.INITIAL_WINDOW_SIZE in values:
             outflow.resize(values[frames.INITIAL_WINDOW_SIZE])
@@ -351,7 +351,7 @@ class Receiver:
         self._connection.hub.streams -= len(streams)
         self._connection.outflow.clear()
         for stream in streams.values():
-            stream.cancelled()
+            stream.on_cancel()
 
 
 def _are_trailers(flags: int, fields: Fields) -> bool:

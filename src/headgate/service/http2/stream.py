@@ -55,18 +55,18 @@ class Stream(ABC):
 
     # Overridden by subclasses
 
-    def opened(self) -> None:  # noqa: B027 - not all wait for it
+    def on_headers(self) -> None:  # noqa: B027 - not all wait for it
         """Handle the arrival of the request's header fields."""
 
     @abstractmethod
-    def received(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         """Handle a part of the request's body; the last one if the stream has `ended`."""
 
     def answer(self) -> None:  # noqa: B027 - not all wait for it
         """Answer the request: the stream is among the connection's `ready` ones."""
 
     @abstractmethod
-    def cancelled(self) -> None:
+    def on_cancel(self) -> None:
         """Handle a client that cancelled the request or left. Nothing can be sent."""
 
     def look(self, now: float) -> None:  # noqa: B027 - not all last
@@ -125,7 +125,7 @@ class Stream(ABC):
     def reset(self, code: int) -> None:
         """End the stream without a response."""
         self.connection.write(rst_stream(self.number, code))
-        self.connection.closed(self)
+        self.connection.forget(self)
 
     def admit(self) -> None:
         """Mark the request as authorized, so that its cost is not charged to the client's allowance."""
@@ -178,4 +178,4 @@ class Stream(ABC):
     def _end(self) -> None:
         if not self.ended:  # the rest of the request is not needed
             self.connection.write(rst_stream(self.number, NO_ERROR))
-        self.connection.closed(self)
+        self.connection.forget(self)

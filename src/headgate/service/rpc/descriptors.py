@@ -93,7 +93,7 @@ class DescriptorFacts:
         return form
 
 
-def itself(domain: str, entries: Entries) -> str:
+def text_of_descriptor(domain: str, entries: Entries) -> str:
     """Return a descriptor as one string, for a limit that counts by it."""
     return join_facts((domain, *(part for entry in entries for part in (entry.key, entry.value))))
 

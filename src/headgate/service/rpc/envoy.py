@@ -14,8 +14,8 @@ from headgate.limiter.batch import DecidedTogether
 from headgate.rules.snapshot import Snapshot
 from headgate.service.data_plane import MAX_BATCH, DataPlane, RequestPart
 from headgate.service.protos import rls_pb2 as messages
-from headgate.service.rpc.descriptors import DESCRIPTOR, DescriptorFacts, itself, plan_of_limit
-from headgate.service.rpc.envoy_responses import written
+from headgate.service.rpc.descriptors import DESCRIPTOR, DescriptorFacts, plan_of_limit, text_of_descriptor
+from headgate.service.rpc.envoy_responses import encode_response
 from headgate.service.rpc.method import Answered, Method
 from headgate.service.rpc.rate_limiter import require_decided
 
@@ -58,7 +58,7 @@ class RateLimitService:
                 facts = self._descriptors.facts(domain, entries, known)
                 plan = None
                 if descriptor.HasField("limit"):
-                    facts[DESCRIPTOR] = itself(domain, entries)
+                    facts[DESCRIPTOR] = text_of_descriptor(domain, entries)
                     plan = plan_of_limit(descriptor.limit)
             except InvalidCheck as error:
                 raise InvalidCheck(f"descriptors[{place}]: {error}") from None
@@ -71,4 +71,4 @@ def _answer(parts: list[RequestPart], decided: DecidedTogether, snapshot: Snapsh
     for decision in decided.parts:
         if not decision.allowed:
             require_decided(decision)
-    return written(decided, [cost for _, cost, _ in parts], snapshot), len(parts)
+    return encode_response(decided, [cost for _, cost, _ in parts], snapshot), len(parts)

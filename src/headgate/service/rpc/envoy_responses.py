@@ -40,7 +40,7 @@ _UNITS: Final[dict[int, int]] = {  # by window
 _CODES: Final = {True: b"\x08\x01", False: b"\x08\x02"}  # OK, OVER_LIMIT: the first field of response and status
 
 
-def written(decided: DecidedTogether, costs: Sequence[Cost], snapshot: Snapshot) -> bytes:
+def encode_response(decided: DecidedTogether, costs: Sequence[Cost], snapshot: Snapshot) -> bytes:
     """Return the response to a request from its descriptors' decisions, and from the costs of the descriptors."""
     decisions, whole = decided
     allowed, annotates = True, False

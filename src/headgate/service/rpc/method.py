@@ -26,11 +26,11 @@ class Method(NamedTuple):
 def method_of(request: type[Message], answer: Callable[[Any], Awaitable[Message]], role: Role | None) -> Method:
     """Return a method from an `answer` that takes a message of this type, and returns a message."""
 
-    async def answered(received: bytes) -> Answered:
+    async def answer_bytes(received: bytes) -> Answered:
         answer_message = await answer(request.FromString(received))
         return answer_message.SerializeToString(), 1
 
-    return Method(answered, role)
+    return Method(answer_bytes, role)
 
 
 class Flow(NamedTuple):

@@ -13,7 +13,7 @@ from headgate.service.protos import rate_limiter_pb2 as messages
 from headgate.service.rpc.facts import cost_of, facts_of
 from headgate.service.rpc.method import Answered, Method, method_of
 from headgate.service.rpc.reader import Reader
-from headgate.service.rpc.responses import written, written_batch, written_figures
+from headgate.service.rpc.responses import encode, encode_batch, encode_figures
 
 MAX_SKEW: Final = 5.0  # seconds by which a caller's clock may differ before it is counted
 
@@ -56,7 +56,7 @@ class RateLimiter:
             require_decided(decision)
         if timestamp:
             self._compare(timestamp, decision)
-        return written(decision), 1
+        return encode(decision), 1
 
     def check_many(self, received: bytes) -> Answered | Awaitable[Answered]:
         asks, timestamps = self._reader.check_many(received)
@@ -71,7 +71,7 @@ class RateLimiter:
     def _answer_many(self, decisions: list[Decision], timestamps: list[tuple[int, int]]) -> Answered:
         for place, timestamp in timestamps:
             self._compare(timestamp, decisions[place])
-        return written_batch(decisions), len(decisions)
+        return encode_batch(decisions), len(decisions)
 
     async def acquire(self, request: messages.CheckRequest) -> messages.AcquireResponse:
         if request.idempotency_key:
@@ -79,7 +79,7 @@ class RateLimiter:
         decision = await self._data.check(facts_of(request), cost_of(request), slots="lend")
         require_decided(decision)
         response = messages.AcquireResponse()
-        response.decision.ParseFromString(written(decision))
+        response.decision.ParseFromString(encode(decision))
         slot = getattr(decision, "slot", None)
         if slot is not None:
             response.slot, response.ttl = slot.id, slot.ttl
@@ -95,7 +95,7 @@ class RateLimiter:
         request = messages.QuotaRequest.FromString(received)
         decision = await self._data.peek(facts_of(request), cost_of(request))
         require_decided(decision)
-        return written_figures(decision), 1
+        return encode_figures(decision), 1
 
     async def reset(self, request: messages.ResetRequest) -> messages.ResetResponse:
         await self._data.reset(facts_of(request))

@@ -17,13 +17,13 @@ from headgate.service.protos import rate_limiter_pb2 as messages
 REMEMBERED: Final = 4_096  # rules
 
 
-def written(decision: Decision) -> bytes:
+def encode(decision: Decision) -> bytes:
     """Return a decision as a CheckResponse: the figures, and the id of a refusal."""
-    figures = written_figures(decision)
+    figures = encode_figures(decision)
     return figures if decision.allowed else b"%b\x5a\x1e%b" % (figures, decision.id.encode("ascii"))  # 30 characters
 
 
-def written_figures(decision: Decision) -> bytes:
+def encode_figures(decision: Decision) -> bytes:
     """Return a decision as a QuotaResponse, or as a CheckResponse without an id: a peek is not recorded."""
     outcomes, plan, order, allowed = decision.outcomes, decision.reading.plan, decision.order, decision.allowed
     now_us: int = decision.verdict[0]
@@ -32,9 +32,9 @@ def written_figures(decision: Decision) -> bytes:
         figures = b"%b\x28%b" % (verdict, varint(_seconds(now_us)))
         # A request is refused because no rule applies to it: waiting does not help.
         return figures if allowed else b"%b\x30%b" % (figures, _NEVER)
-    prepared: list[_LimitParts] | None = plan.prepared.get(written_figures)
+    prepared: list[_LimitParts] | None = plan.prepared.get(encode_figures)
     if prepared is None:
-        prepared = plan.prepared[written_figures] = [_encode_limit(limit) for limit in plan.limits]
+        prepared = plan.prepared[encode_figures] = [_encode_limit(limit) for limit in plan.limits]
     parts = [verdict]
     for at in order:
         capacity, response, status, starts = prepared[at]
@@ -54,11 +54,11 @@ def written_figures(decision: Decision) -> bytes:
     return b"".join(parts)
 
 
-def written_batch(decisions: list[Decision]) -> bytes:
+def encode_batch(decisions: list[Decision]) -> bytes:
     """Return decisions as a CheckBatchResponse."""
     parts: list[bytes] = []
     for decision in decisions:
-        response = written(decision)
+        response = encode(decision)
         parts += (b"\x0a", _recent_varint(len(response)), response)  # responses
     return b"".join(parts)
 

@@ -12,12 +12,12 @@ from headgate.core.check import Check, Outcome
 from headgate.core.decision_factory import combine
 from headgate.core.quota import BUCKETS, WINDOWS
 from headgate.rules import Exemption, Penalties, Snapshot
-from headgate.service.http.decisions import encoded
+from headgate.service.http.decisions import encode_decision
 from headgate.testing import FakeClock
 
 
 def same(decision: Decision) -> None:
-    assert json.loads(encoded(decision)) == decision.as_dict()
+    assert json.loads(encode_decision(decision)) == decision.as_dict()
 
 
 @pytest.mark.parametrize("algorithm", WINDOWS + BUCKETS)
@@ -75,4 +75,4 @@ def test_one_quota_of_two_rules() -> None:
     for _ in range(2):
         for name in ("one", "two"):
             decision = Limiter([Rule(id=name, quota=quota)]).check(user="alice")
-            assert json.loads(encoded(decision))["rule"] == name
+            assert json.loads(encode_decision(decision))["rule"] == name

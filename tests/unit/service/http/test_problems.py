@@ -110,4 +110,4 @@ def test_http_errors_bring_their_own_members() -> None:
 
 
 def test_what_the_caller_sent_does_not_come_back_at_length() -> None:
-    assert len(problem_of(IdempotencyConflict.of("k" * 1_000_000)).encoded()) < 2_000
+    assert len(problem_of(IdempotencyConflict.of("k" * 1_000_000)).encode()) < 2_000

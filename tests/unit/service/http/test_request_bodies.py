@@ -9,14 +9,14 @@ import pytest
 from headgate.errors import InvalidCheck
 from headgate.rules.facts import FactNames
 from headgate.service.data_plane import MAX_BATCH, BatchedRequest
-from headgate.service.http.request_bodies import ask_of, asks_of, decoded
+from headgate.service.http.request_bodies import ask_of, asks_of, decode
 
 NAMES = FactNames()
 
 
 def test_facts_cost_and_key_are_told_apart() -> None:
     body = b'{"user": "alice", "cost": 5, "idempotency_key": "k-1", "country": "DE", "n": 7, "tier": null}'
-    assert ask_of(decoded(body), FactNames(["n"])) == BatchedRequest(
+    assert ask_of(decode(body), FactNames(["n"])) == BatchedRequest(
         {"user": "alice", "country": "DE", "n": "7"}, 5, "k-1"
     )
 
@@ -102,12 +102,12 @@ def test_what_makes_no_sense_is_told_with_its_field_and_value(value: Any, said: 
 )
 def test_what_is_no_json_is_told_with_its_place(body: bytes, said: str) -> None:
     with pytest.raises(InvalidCheck) as raised:
-        decoded(body)
+        decode(body)
     assert str(raised.value) == said
 
 
 def test_a_pair_of_surrogates_is_one_character() -> None:
-    assert decoded(b'{"user": "\\ud83d\\ude00"}') == {"user": "😀"}
+    assert decode(b'{"user": "\\ud83d\\ude00"}') == {"user": "😀"}
 
 
 def test_a_batch_is_a_list_of_checks() -> None:

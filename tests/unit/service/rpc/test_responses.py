@@ -16,7 +16,7 @@ from headgate.core.quota import Quota
 from headgate.http.request_limiter import resolve
 from headgate.rules import Snapshot
 from headgate.service.protos.rate_limiter_pb2 import CheckBatchResponse, CheckResponse, LimitStatus, QuotaResponse
-from headgate.service.rpc.responses import varint, written, written_batch, written_figures
+from headgate.service.rpc.responses import encode, encode_batch, encode_figures, varint
 from headgate.testing import FakeClock
 
 
@@ -79,12 +79,12 @@ def test_any_decision(asked: list[tuple[Check, Outcome]], now_us: int) -> None:
     except UnicodeEncodeError:
         return
     fresh = decision()
-    answer = CheckResponse.FromString(written(fresh))
+    answer = CheckResponse.FromString(encode(fresh))
     assert answer.decision_id == ("" if fresh.allowed else fresh.id)
     expected.decision_id = answer.decision_id  # each decision has one of its own
     assert answer == expected
     expected.decision_id = ""
-    assert QuotaResponse.FromString(written_figures(decision())).SerializeToString() == expected.SerializeToString()
+    assert QuotaResponse.FromString(encode_figures(decision())).SerializeToString() == expected.SerializeToString()
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -97,14 +97,14 @@ def test_the_decisions_of_a_limiter(count: int) -> None:
     for _ in range(12):
         decisions.append(asyncio.run(resolve(limiter.decide({"user": "u"}))))
         clock.advance(0.1)
-    batch = CheckBatchResponse.FromString(written_batch(decisions))
+    batch = CheckBatchResponse.FromString(encode_batch(decisions))
     assert list(batch.responses) == [message_of(decision) for decision in decisions]
     assert {response.state for response in batch.responses} == {"normal", "warning", "throttled"}
 
 
 def test_a_refusal_because_no_rule_applies() -> None:
     decision = Limiter(Snapshot([Rule(id="r", quota="1/minute")], unmatched="refuse")).check(ip="192.0.2.7")
-    answer = CheckResponse.FromString(written(decision))
+    answer = CheckResponse.FromString(encode(decision))
     assert answer == message_of(decision)
     assert (answer.allowed, answer.retry_after, answer.decision_id) == (False, -1, decision.id)
 
