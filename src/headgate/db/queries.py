@@ -49,7 +49,7 @@ class Change(NamedTuple):
     actor: str
     action: str  # "create", "update", "delete"
     kind: str  # "rule", "tier", "user", "exemption", "settings", "token"
-    subject: str  # which one
+    subject: str  # its id or name
     reason: str  # empty: none
     before: dict[str, Any] | None
     after: dict[str, Any] | None

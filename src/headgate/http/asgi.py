@@ -173,7 +173,7 @@ class RateLimitMiddleware:
         async with _ClientWaiter(receive, request_limiter.limiter.clock) as held:
             standing = await request_limiter.hold(checked, held)
             if standing is None:
-                return  # the client has gone
+                return  # the client has left
             limits.add(standing, cost, request_limiter.limiter)
             if standing.allowed:
                 await self._forward(limits, scope, held.receive, send)

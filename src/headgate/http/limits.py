@@ -81,7 +81,7 @@ class Limits(Generic[L]):
 
     def charge_only_when(self, deduct_when: DeductWhen) -> None:
         """Refund the last decision's charge unless `deduct_when`, a function of the response, returns True."""
-        if self.charged[-1].decision.limits:  # else nothing was charged
+        if self.charged[-1].decision.limits:  # otherwise nothing was charged
             self.conditions += ((len(self.charged) - 1, deduct_when),)
 
     def conclude(self, response: Any) -> None:

@@ -90,7 +90,7 @@ class Users:
         return await user_limits(self._storage.snapshot, self._limiter, user_id, user, after=after, most=most)
 
     def set_tier(self, caller: Caller, user_id: str, table: Table) -> User:
-        """Set a user's `tier`, their `anchor`, or both; None: none of their own. Raises `InvalidRule`."""
+        """Set a user's `tier`, `anchor` or both; None removes one. Raises `InvalidRule`."""
         caller.require("users", "operator")
         changes, where = self._storage.writable, f"user {user_id!r}"
         wrong = [] if table else [Problem(where, "tier", "is missing, and so is anchor; null: none of their own")]

@@ -47,7 +47,7 @@ class Meter:
     def __init__(self, *, holder: Holder | None = None, max_rules: int = MAX_RULES) -> None:
         self._holder = holder
         self._max_rules = max_rules
-        self._rules: set[str | None] = {None, OTHER}  # that are counted by name
+        self._rules: set[str | None] = {None, OTHER}  # rules counted by name
         self._swept: Snapshot | None = None  # the snapshot whose missing rules were already removed
         self._allowed: dict[Cause, int] = {}
         self._refused: dict[Cause, int] = {}

@@ -156,13 +156,13 @@ class AsyncCalls:
         if options.defaults is not None and not limits.is_exempt(self._request_limiter.limiter):
             try:
                 await self._meet_defaults(options.defaults, limits, request)
-            except BaseException:  # of the app's own function, or the client has gone
+            except BaseException:  # raised by the app's function, or the client has left
                 await limits.release_async()
                 raise
         return limits
 
     async def _meet_defaults(self, defaults: RouteLimit, limits: Limits[AsyncLimiter], request: GrpcRequest) -> None:
-        """Charge a call to the quota that its client has on its method."""
+        """Charge a call to its client's default quota on its method."""
         ask = await Ask.of_async(defaults, lambda function: resolve(function(request)))
         if ask is not None:
             await charge_async(defaults, limits, self._request_limiter.limiter, request.path, ask)

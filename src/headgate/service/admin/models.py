@@ -202,7 +202,7 @@ class Exemptions(_Model):
 
 
 class TierChoice(_Model):
-    """At least one of the two. What is left out stays as it is; null removes it."""
+    """A user's tier, anchor or both. An absent field stays as it is; null removes it."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"tier": "pro"}, "minProperties": 1})
 

@@ -49,7 +49,7 @@ class Connection(asyncio.Protocol):
         self.known = False  # whether the client has made an authorized call: until then, it is a stranger
         self.address: str | None = None  # of the client
         self.outflow = Outflow()
-        self.ready: deque[Stream] = deque()  # whose requests are here as a whole, and are to be answered
+        self.ready: deque[Stream] = deque()  # streams with complete requests that wait for their answers
         self._receiver = Receiver(self, app)
         self._app = app
         self._loop = asyncio.get_running_loop()

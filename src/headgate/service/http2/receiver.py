@@ -93,7 +93,7 @@ class Receiver:
             if self.block is not None or not self.is_settled:
                 self._require_in_order(kind)
             if kind > HEADERS or len(connection.ready) >= MAX_READY:
-                connection.answer(until)  # what other frames say comes behind the answers
+                connection.answer(until)  # answer before handling other frames
             handle = _HANDLERS.get(kind, Receiver._unknown)
             handle(self, flags, number & frames.LARGEST_STREAM, payload)
             if connection.is_over or monotonic() > until or (not connection.known and connection.must_wait()):
