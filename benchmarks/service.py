@@ -127,6 +127,10 @@ def descriptors(**entries: str) -> bytes:
     return framed(RateLimitRequest(domain="edge", descriptors=made))
 
 
+def empty_message() -> bytes:
+    return struct.pack(">?I", False, 0)
+
+
 def http_check() -> bytes:
     return json.dumps({"user": "user-0", "endpoint": ENDPOINT}).encode()
 
@@ -142,16 +146,18 @@ def framed(message: Any) -> bytes:
     return struct.pack(">?I", False, len(body)) + body
 
 
-UNARY, GRPC_BATCH, TWO_RULES, EMPTY, HTTP = (
+UNARY, GRPC_BATCH, TWO_RULES, EMPTY, HEALTH, HTTP = (
     "gRPC unary",
     f"gRPC batch of {BATCH}",
     "the same, two rules each",
     "empty handler",
+    "gRPC health check",
     "HTTP check",
 )
 CALLS = (
     Call(UNARY, "one rule", f"{SERVICE}/CheckRateLimit", grpc_unary, GRPC, 1, 8, 8),
     Call(EMPTY, "empty", "/benchmarks.Empty/Check", grpc_unary, GRPC, 0, 8, 8),
+    Call(HEALTH, "one rule", "/grpc.health.v1.Health/Check", empty_message, GRPC, 0, 8, 8),
     Call(GRPC_BATCH, "one rule", f"{SERVICE}/CheckRateLimits", grpc_batch, GRPC, BATCH, 2, 4),
     Call(TWO_RULES, "two rules", f"{SERVICE}/CheckRateLimits", grpc_batch, GRPC, BATCH, 2, 4),
     Call(ENVOY, "edge", ENVOY_PATH, partial(descriptors, remote_address="192.0.2.7"), GRPC, 1, 8, 8, is_counted=False),
