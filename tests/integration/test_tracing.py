@@ -26,7 +26,7 @@ from headgate.service.protos import rls_pb2 as rls
 from headgate.service.rpc.envoy import RateLimitService
 from headgate.service.rpc.method import Service
 from headgate.service.rpc.rate_limiter import RateLimiter
-from headgate.service.sockets import bound
+from headgate.service.sockets import bind
 from headgate.settings_fields import Address
 from headgate.stores.urls import open_async_store
 from headgate.telemetry.spans import TracedMeter, Tracing
@@ -148,7 +148,7 @@ def test_grpc_calls_of_the_data_plane_are_traced() -> None:
         data = DataPlane(AsyncLimiter([Rule(id="users", quota="5/day")]), meter=meter)
         services: list[Service] = [RateLimiter(data), RateLimitService(data)]
         server = GrpcServer(services, access=Access(), meter=meter, around=Tracing(provider).check)
-        sockets = bound(Address("127.0.0.1", 0), "grpc_address")
+        sockets = bind(Address("127.0.0.1", 0), "grpc_address")
         address = f"127.0.0.1:{sockets[0].getsockname()[1]}"
         await server.start(sockets)
         request = rls.RateLimitRequest(domain="d", descriptors=[rls.RateLimitDescriptor()])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate.service import listener, web
-from headgate.service.sockets import bound
+from headgate.service.sockets import bind
 from headgate.service.web import WebServer
 from headgate.settings_fields import Address
 
@@ -78,7 +78,7 @@ class Served:
 async def served(**options: Any) -> AsyncIterator[Served]:
     app = App()
     server = WebServer(app, **options)
-    sockets = bound(Address("127.0.0.1", 0), "http_address")
+    sockets = bind(Address("127.0.0.1", 0), "http_address")
     port = sockets[0].getsockname()[1]
     await server.start(sockets)
     one = Served(server, app, port)

@@ -71,7 +71,7 @@ class TokenGatekeeper:
         return self._admin_digest
 
 
-def _described(url: str) -> str:
+def _describe(url: str) -> str:
     """Describe a URL without its secrets, as `Redis at 10.0.0.5:6379`."""
     scheme, _, rest = url.partition("://")
     hosts = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
@@ -87,8 +87,8 @@ def console_app(node: Node, operations: Operations, fleet: Fleet, *, secure: boo
             history=History(Events(node.database), UsageHistory(node.database)),
             tokens=Tokens(node.tokens, node.access.forget),
             fleet=fleet,
-            store=_described(node.settings.store_url),
-            database=_described(node.database.name),
+            store=_describe(node.settings.store_url),
+            database=_describe(node.database.name),
         ),
         Sessions(node.admin_token, node.limiter.clock, secure=secure),
         TokenGatekeeper(node.access, node.admin_token, node.directory.path / LINK_FILE),
@@ -96,12 +96,12 @@ def console_app(node: Node, operations: Operations, fleet: Fleet, *, secure: boo
     )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        def admitting(message: Any) -> Awaitable[Any]:
+        def send_admitted(message: Any) -> Awaitable[Any]:
             if "caller" in scope["state"]:  # a signed-in operator is not a stranger
                 admit(scope)
             return send(message)
 
         scope.setdefault("state", {})
-        await console(scope, receive, admitting)
+        await console(scope, receive, send_admitted)
 
     return app

@@ -68,7 +68,7 @@ class Fleet:
         """Return the state of all processes, by id."""
         now_us = self._node.limiter.clock.now_us()
         own = NodeRow(self._id, now_us, self._status())
-        return [_shown(row, now_us) for row in sorted([own, *self._others.values()])]
+        return [_status_of(row, now_us) for row in sorted([own, *self._others.values()])]
 
     def seconds(self, since: int = 0) -> list[Second]:
         """Return the decisions of all processes in each second after `since`, up to the last one that all live ones
@@ -81,7 +81,7 @@ class Fleet:
         known = min((kept[-1].at for kept in living if kept), default=1 << 62)
         own = [second for second in self._node.usage.seconds if since < second.at <= known]
         others = [second for kept in self._seconds.values() for second in kept if since < second.at <= known]
-        return _added(own, others)
+        return _add_seconds(own, others)
 
     def is_draining(self) -> bool:
         """Return whether this process is about to stop."""
@@ -107,7 +107,7 @@ class Fleet:
             return  # then others notice that it is missing
 
 
-def _shown(row: NodeRow, now_us: int) -> NodeStatus:
+def _status_of(row: NodeRow, now_us: int) -> NodeStatus:
     status = row.status
     return NodeStatus(
         id=row.id,
@@ -121,7 +121,7 @@ def _shown(row: NodeRow, now_us: int) -> NodeStatus:
     )
 
 
-def _added(own: Iterable[Second], others: Iterable[Second]) -> list[Second]:
+def _add_seconds(own: Iterable[Second], others: Iterable[Second]) -> list[Second]:
     """Merge the seconds of several processes: add counts, and take the longest times."""
     found = {second.at: second for second in own}
     for second in others:

@@ -81,7 +81,7 @@ class Node:
         )
         self.usage = UsageCounter()
         self.auditor = _auditor(settings, self.database, self.directory, self.usage, self.webhook)
-        self.tracing = process_tracing() if settings.otlp_endpoint is None else _tracing(settings.otlp_endpoint)
+        self.tracing = process_tracing() if settings.otlp_endpoint is None else _open_tracing(settings.otlp_endpoint)
         self._kept: Snapshot | None = None
         self._unkept = False  # whether the last attempt to save the rules failed
         self._tasks: list[asyncio.Task[None]] = []
@@ -337,7 +337,7 @@ def _auditor(
         raise InvalidSettings(f"{variable('data_dir')}: {directory.events}: cannot be used: {error}") from error
 
 
-def _tracing(endpoint: str) -> Tracing:
+def _open_tracing(endpoint: str) -> Tracing:
     try:
         return configure_tracing(endpoint)
     except (ValueError, ImportError) as error:

@@ -41,7 +41,7 @@ from headgate.service.node import Node
 from headgate.service.process import AT_ONCE, ListenAddresses, WorkerNumber
 from headgate.service.rpc.envoy import RateLimitService
 from headgate.service.rpc.rate_limiter import RateLimiter
-from headgate.service.sockets import allow_many, bound, close
+from headgate.service.sockets import allow_many, bind, close
 from headgate.service.tls import Certificates
 from headgate.service.web import WebServer
 from headgate.service.worker_metrics import Pages
@@ -79,7 +79,7 @@ async def _run(
     signals: Collection[signal.Signals],
     stop_on: int | None,
 ) -> None:
-    stopping = _stopping(signals, stop_on)
+    stopping = _stop_event(signals, stop_on)
     allow_many()
     server = Server(settings, worker)
     async with AsyncExitStack() as stack:
@@ -111,13 +111,13 @@ class Server:
     async def start(self, stack: AsyncExitStack) -> ListenAddresses:
         """Start to listen. Pushes the cleanups onto `stack`, in the right order."""
         settings, node, shared = self._settings, self._node, self._worker is not None
-        http = bound(settings.http_address, "http_address", shared=shared)
+        http = bind(settings.http_address, "http_address", shared=shared)
         stack.callback(close, http)
-        grpc = bound(settings.grpc_address, "grpc_address", shared=shared)
+        grpc = bind(settings.grpc_address, "grpc_address", shared=shared)
         stack.callback(close, grpc)
         admin = []
         if settings.admin_address is not None:
-            admin = bound(settings.admin_address, "admin_address", shared=shared)
+            admin = bind(settings.admin_address, "admin_address", shared=shared)
             stack.callback(close, admin)
         addresses = ListenAddresses(
             _actual(settings.http_address, http),
@@ -133,7 +133,7 @@ class Server:
         stack.callback(pages.close)
         self._fleet = Fleet(node) if settings.console else None
         if self._fleet is not None:
-            stack.push_async_callback(_cancelled, asyncio.create_task(self._fleet.keep_reporting()))
+            stack.push_async_callback(_cancel, asyncio.create_task(self._fleet.keep_reporting()))
         data_app, admin_app = self._http_apps(pages)
         self._web = WebServer(data_app, meter=node.meter, tls=_context(self._http_tls))
         self._admin_web = None
@@ -163,7 +163,7 @@ class Server:
         ):
             if certificates is not None and server is not None:
                 watching = asyncio.create_task(_watch(certificates, server))
-                stack.push_async_callback(_cancelled, watching)
+                stack.push_async_callback(_cancel, watching)
         return addresses
 
     def _http_apps(self, pages: Pages) -> tuple[App, App | None]:
@@ -188,10 +188,10 @@ class Server:
         console = None if self._fleet is None else console_app(node, operations, self._fleet, secure=self._settings.tls)
         make = partial(HttpApp, node.plane, node.access, health=node, metrics=pages.page)
         if self._settings.admin_address is None:
-            return self._traced(make(admin=admin, console=console)), None
-        return self._traced(make(serves="data")), self._traced(make(serves="admin", admin=admin, console=console))
+            return self._trace(make(admin=admin, console=console)), None
+        return self._trace(make(serves="data")), self._trace(make(serves="admin", admin=admin, console=console))
 
-    def _traced(self, app: App) -> App:
+    def _trace(self, app: App) -> App:
         if self._node.tracing is None:
             return app
         traced: App = import_module("headgate.telemetry.spans").TracedApp(app, self._node.tracing)
@@ -213,7 +213,7 @@ class Server:
             log.warning("%d connections were cut off: their calls took longer than drain_timeout", cut_off)
 
 
-def _stopping(signals: Collection[signal.Signals], stop_on: int | None) -> asyncio.Event:
+def _stop_event(signals: Collection[signal.Signals], stop_on: int | None) -> asyncio.Event:
     """Return an event that the first signal sets. The second signal ends the process at once."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -251,7 +251,7 @@ async def _watch(certificates: Certificates, server: WebServer | GrpcServer) -> 
             await server.replace_tls(certificates.context)
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task

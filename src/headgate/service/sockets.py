@@ -19,7 +19,7 @@ class CannotListen(HeadgateError):
     """An address is not available: it is taken, or is not this machine's."""
 
 
-def bound(address: Address, setting: str, *, shared: bool = False) -> list[socket.socket]:
+def bind(address: Address, setting: str, *, shared: bool = False) -> list[socket.socket]:
     """Return sockets bound to an address: several if its name has several addresses. Raises `CannotListen`.
 
     `shared` lets other `shared` sockets bind the same address, in this process or another.
@@ -32,7 +32,7 @@ def bound(address: Address, setting: str, *, shared: bool = False) -> list[socke
     port = address.port
     try:
         for family, host in places:
-            sockets.append(_bound(family, host, port, shared=shared))
+            sockets.append(_bind(family, host, port, shared=shared))
             port = sockets[0].getsockname()[1]  # if the port is 0, use one port for all
     except OSError as error:
         close(sockets)
@@ -40,15 +40,15 @@ def bound(address: Address, setting: str, *, shared: bool = False) -> list[socke
     return sockets
 
 
-def reserved(address: Address, setting: str) -> tuple[list[socket.socket], Address]:
+def reserve(address: Address, setting: str) -> tuple[list[socket.socket], Address]:
     """Return sockets that reserve an address for our workers to share, and the address with its port.
 
     It first checks that no other process listens there: a shared socket alone could join another program's.
     """
-    alone = bound(address, setting)
+    alone = bind(address, setting)
     actual = Address(address.host, alone[0].getsockname()[1])
     close(alone)
-    return bound(actual, setting, shared=True), actual
+    return bind(actual, setting, shared=True), actual
 
 
 def close(sockets: list[socket.socket]) -> None:
@@ -71,7 +71,7 @@ def _places(address: Address) -> list[tuple[int, str]]:
     return list(dict.fromkeys((int(family), str(place[0])) for family, _, _, _, place in found))
 
 
-def _bound(family: int, host: str, port: int, *, shared: bool) -> socket.socket:
+def _bind(family: int, host: str, port: int, *, shared: bool) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

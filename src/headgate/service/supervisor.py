@@ -25,7 +25,7 @@ from headgate.errors import HeadgateError, InvalidSettings, StoreError
 from headgate.rules.sources.collection import collection_paused
 from headgate.service.directory import DataDirectory, admin_token
 from headgate.service.process import AT_ONCE, ListenAddresses, WorkerNumber
-from headgate.service.sockets import close, reserved
+from headgate.service.sockets import close, reserve
 from headgate.settings import Settings, variable
 from headgate.stores.embedded.server_handle import ServerHandle
 from headgate.telemetry.logs import configure_logging
@@ -47,13 +47,13 @@ def run(settings: Settings, started: Callable[[ListenAddresses], None]) -> None:
     Raises what `server.run` raises, and `WorkerFailed` if a worker cannot start.
     """
     with ExitStack() as stack:
-        http_sockets, http = reserved(settings.http_address, "http_address")
+        http_sockets, http = reserve(settings.http_address, "http_address")
         stack.callback(close, http_sockets)
-        grpc_sockets, grpc = reserved(settings.grpc_address, "grpc_address")
+        grpc_sockets, grpc = reserve(settings.grpc_address, "grpc_address")
         stack.callback(close, grpc_sockets)
         admin = None
         if settings.admin_address is not None:
-            admin_sockets, admin = reserved(settings.admin_address, "admin_address")
+            admin_sockets, admin = reserve(settings.admin_address, "admin_address")
             stack.callback(close, admin_sockets)
         admin_token(settings, DataDirectory(settings.data_dir))  # created here once, not by every worker
         if settings.embedded:  # owned by the supervisor, so that counts outlive workers
@@ -90,7 +90,7 @@ class _Signals:
     def handle(self, number: int, _frame: object) -> None:
         self.come.append(number)
 
-    def taken(self) -> list[int]:
+    def take(self) -> list[int]:
         with suppress(BlockingIOError):
             self.woken.recv(4096)
         come, self.come = self.come, []
@@ -147,14 +147,14 @@ class _WorkerProcess:
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, number)
 
-    def said(self) -> Any:
+    def receive(self) -> Any:
         """Return the worker's next message; None if there is none."""
         try:
             return self.pipe.recv() if self.pipe is not None and self.pipe.poll() else None
         except (EOFError, OSError):
             return None
 
-    def died(self) -> int | None:
+    def exit_code(self) -> int | None:
         """Clean up after a process that ended, and return its exit code."""
         assert self.process is not None
         self.process.join()
@@ -184,8 +184,8 @@ class _Supervisor:
             while self._alive() or not self._stopping:
                 self._start_due()
                 self._wait()
-                for number in self._signals.taken():
-                    self._signalled(number)
+                for number in self._signals.take():
+                    self._handle_signal(number)
                 for worker in self._workers:
                     self._look(worker)
                 if time.monotonic() > self._kill_at:
@@ -193,7 +193,7 @@ class _Supervisor:
         finally:
             self._send(signal.SIGKILL)
             for worker in self._alive():
-                worker.died()
+                worker.exit_code()
 
     def _alive(self) -> list[_WorkerProcess]:
         return [worker for worker in self._workers if worker.process is not None]
@@ -217,7 +217,7 @@ class _Supervisor:
         next_at = min(times)
         wait(things, None if next_at == float("inf") else max(0.0, next_at - now))
 
-    def _signalled(self, number: int) -> None:
+    def _handle_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
             self._send(number)
         elif self._stopping:
@@ -241,7 +241,7 @@ class _Supervisor:
             return
         problem = None
         if not worker.serves:
-            match worker.said():
+            match worker.receive():
                 case ("serves",):
                     worker.serves = True
                 case ("failed", str(message)):
@@ -253,7 +253,7 @@ class _Supervisor:
             raise WorkerFailed(problem)
         if worker.process.is_alive() and problem is None:
             return
-        code = worker.died()
+        code = worker.exit_code()
         if not self._stopping:
             if self._started is not None and worker.deaths >= len(BACKOFF):
                 raise WorkerFailed(f"worker {worker.index} keeps ending, with exit code {code}")

@@ -67,7 +67,7 @@ class WebServer(SocketListener):
         )
         config.load()
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings repeat what clients send
-        logging.getLogger("uvicorn.error").addFilter(_told)
+        logging.getLogger("uvicorn.error").addFilter(_should_log)
         self.state = _State(most_connections, meter or Meter())
         super().__init__(lambda: _Connection(config, self.state), self.state, tls)
 
@@ -84,7 +84,7 @@ class WebServer(SocketListener):
         return await super().stop(seconds)
 
 
-def _told(record: logging.LogRecord) -> bool:
+def _should_log(record: logging.LogRecord) -> bool:
     """Filter uvicorn's log: drop requests cancelled by the stop, and shorten errors that are not the app's fault."""
     error = None if record.exc_info is None else record.exc_info[1]
     if isinstance(error, asyncio.CancelledError):  # a request that outlasted the stop's timeout

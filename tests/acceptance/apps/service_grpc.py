@@ -15,7 +15,7 @@ from headgate.service.grpc.server import GrpcServer
 from headgate.service.rpc.envoy import RateLimitService
 from headgate.service.rpc.method import Service
 from headgate.service.rpc.rate_limiter import RateLimiter
-from headgate.service.sockets import bound
+from headgate.service.sockets import bind
 from headgate.settings_fields import Address
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def serving(
         data = DataPlane(limiter)
         services: list[Service] = [RateLimiter(data), RateLimitService(data), *others]
         server = GrpcServer(services, access=access or Access(), **options)
-        sockets = bound(Address("127.0.0.1", 0), "grpc_address")
+        sockets = bind(Address("127.0.0.1", 0), "grpc_address")
         await server.start(sockets)
         return Serving(f"127.0.0.1:{sockets[0].getsockname()[1]}", server, loop)
 

@@ -85,12 +85,12 @@ def admin_app(
     serve_documentation(app)
     app.add_middleware(Headers)
     for kind in (HeadgateError, HttpError, RequestValidationError, HTTPException):
-        app.add_exception_handler(kind, _told)
+        app.add_exception_handler(kind, _answer_error)
     app.openapi = lambda: description_of(app, routers)  # type: ignore[method-assign]
     return app
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _answer_error(request: Request, error: Exception) -> Response:
     """Return an exception as problem details."""
     context_of(request).access.failures.record("admin", error, request.client.host if request.client else None)
     problem = problem_of(_ours(error, request))

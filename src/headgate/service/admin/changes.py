@@ -39,7 +39,7 @@ def list_changes(
     """
     storable("subject", subject)
     found = here.operations.changes.page(who, kind=kind, subject=subject, before=page.after_number, most=page.most)
-    return page.response("changes", found, lambda change: change.id, _shown)
+    return page.response("changes", found, lambda change: change.id, _table_of)
 
 
 @router.post(
@@ -68,6 +68,6 @@ def revert_change(
     return JSONResponse(applied._asdict())
 
 
-def _shown(change: Change) -> Table:
+def _table_of(change: Change) -> Table:
     table = change._asdict()
     return {"id": table.pop("id"), "version": table.pop("version"), "at": time_text(table.pop("at_us")), **table}

@@ -109,11 +109,11 @@ def _json(schema: dict[str, Any], example: Any) -> dict[str, Any]:
     return {"application/json": {"schema": schema, "example": example}}
 
 
-def _named(name: str, example: Any) -> dict[str, Any]:
+def _json_of(name: str, example: Any) -> dict[str, Any]:
     return _json({"$ref": f"#/components/schemas/{name}"}, example)
 
 
-def _checking(name: str, summary: str, told: str, responses: dict[Any, Any]) -> dict[str, Any]:
+def _check_operation(name: str, summary: str, told: str, responses: dict[Any, Any]) -> dict[str, Any]:
     """Return an operation that takes facts."""
     return {
         "operationId": name,
@@ -121,7 +121,7 @@ def _checking(name: str, summary: str, told: str, responses: dict[Any, Any]) -> 
         "summary": summary,
         "description": told,
         "security": [{}, {"bearer": []}],
-        "requestBody": {"required": True, "content": _named("Facts", _FACTS)},
+        "requestBody": {"required": True, "content": _json_of("Facts", _FACTS)},
         "responses": {str(status): response for status, response in responses.items()},
     }
 
@@ -135,10 +135,10 @@ def _health(*, example: Any) -> dict[str, Any]:
 
 
 _FIELDS: Final = {name: field for name, field in REFUSED["headers"].items() if name != "Retry-After"}
-_ALLOWED: Final = {"description": "Decided", "content": _named("Decision", _DECIDED)}
+_ALLOWED: Final = {"description": "Decided", "content": _json_of("Decision", _DECIDED)}
 _BAD: Final = problems(400, 401, 403, 413, 415)
 _DOWN: Final = {"description": "The store is down and a rule's failure mode is `closed`, or the database is down."}
-_UNAVAILABLE: Final = {503: {**_DOWN, "content": _named("Decision", {**_DECIDED, "allowed": False})}}
+_UNAVAILABLE: Final = {503: {**_DOWN, "content": _json_of("Decision", {**_DECIDED, "allowed": False})}}
 _BATCH: Final = {
     "type": "object",
     "required": ["checks"],
@@ -160,12 +160,12 @@ _REFUSED: Final = {
 }
 
 
-def _slotted(name: str, summary: str, done: str) -> dict[str, Any]:
+def _slot_operation(name: str, summary: str, done: str) -> dict[str, Any]:
     """Return an operation that takes a slot."""
     body = {"type": "object", "required": ["slot"], "properties": {"slot": _TEXT}, "additionalProperties": False}
     answer = {"type": "object", "required": [done], "properties": {done: {"type": "boolean"}}}
     return {
-        **_checking(
+        **_check_operation(
             name,
             summary,
             f"200 even if the slot is no longer held: then `{done}` is false.",
@@ -177,7 +177,7 @@ def _slotted(name: str, summary: str, done: str) -> dict[str, Any]:
 
 PATHS: Final[dict[str, Any]] = {
     "/v1/check": {
-        "post": _checking(
+        "post": _check_operation(
             "check",
             "Check a request, and charge it",
             "200 if it is allowed; otherwise the status of the rule that refuses it, by default 429.",
@@ -186,7 +186,7 @@ PATHS: Final[dict[str, Any]] = {
                 429: {
                     "description": "Refused",
                     "headers": REFUSED["headers"],
-                    "content": _named("Decision", _REFUSED),
+                    "content": _json_of("Decision", _REFUSED),
                 },
                 **_BAD,
                 **problems(422),
@@ -196,7 +196,7 @@ PATHS: Final[dict[str, Any]] = {
     },
     "/v1/check/batch": {
         "post": {
-            **_checking(
+            **_check_operation(
                 "check_batch",
                 "Check many requests",
                 "Decides each check independently, in order; at most 1,000. Always 200.",
@@ -216,7 +216,7 @@ PATHS: Final[dict[str, Any]] = {
         }
     },
     "/v1/acquire": {
-        "post": _checking(
+        "post": _check_operation(
             "acquire",
             "Check a request, and hold its slot",
             "Like a check, and atomically takes a slot under each rule that limits concurrency. Release it at any node "
@@ -225,12 +225,12 @@ PATHS: Final[dict[str, Any]] = {
                 200: {
                     "description": "Decided",
                     "headers": _FIELDS,
-                    "content": _named("Acquired", {**_DECIDED, "slot": _SLOT, "ttl": 60.0}),
+                    "content": _json_of("Acquired", {**_DECIDED, "slot": _SLOT, "ttl": 60.0}),
                 },
                 429: {
                     "description": "Refused",
                     "headers": REFUSED["headers"],
-                    "content": _named("Acquired", {**_REFUSED, "slot": None, "ttl": None}),
+                    "content": _json_of("Acquired", {**_REFUSED, "slot": None, "ttl": None}),
                 },
                 **_BAD,
                 **problems(422),
@@ -238,10 +238,10 @@ PATHS: Final[dict[str, Any]] = {
             },
         )
     },
-    "/v1/release": {"post": _slotted("release", "Give back a slot", "released")},
-    "/v1/renew": {"post": _slotted("renew", "Extend a slot by its ttl from now", "renewed")},
+    "/v1/release": {"post": _slot_operation("release", "Give back a slot", "released")},
+    "/v1/renew": {"post": _slot_operation("renew", "Extend a slot by its ttl from now", "renewed")},
     "/v1/peek": {
-        "post": _checking(
+        "post": _check_operation(
             "peek",
             "Return what a check would decide",
             "Charges nothing. 200 for a refusal too.",
@@ -249,7 +249,7 @@ PATHS: Final[dict[str, Any]] = {
         )
     },
     "/v1/reset": {
-        "post": _checking(
+        "post": _check_operation(
             "reset",
             "Reset the counts",
             "For every rule that applies to these facts. If the data plane needs a token, its role must be `operator`.",

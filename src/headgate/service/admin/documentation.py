@@ -43,12 +43,12 @@ def serve_documentation(app: FastAPI) -> None:
         return page
 
     @cache
-    def described() -> bytes:
+    def encode_description() -> bytes:
         return bytes(JSONResponse(app.openapi()).body)
 
     @app.get(DESCRIPTION, include_in_schema=False)
     def description() -> Response:  # in a thread: the first call takes long
-        return Response(described(), media_type="application/json")
+        return Response(encode_description(), media_type="application/json")
 
 
 def _policy(page: bytes) -> str:

@@ -31,19 +31,19 @@ class Conditions:
         if self.if_none_match is not None and _has(self.if_none_match, version, weak=True):
             raise HttpError(412, f"If-None-Match: {self.if_none_match} does not hold: it is there already.")
 
-    def known(self, version: int | str) -> bool:
+    def has_known(self, version: int | str) -> bool:
         """Return whether the caller of a read has this version already: then answer 304."""
         return self.if_none_match is not None and _has(self.if_none_match, version, weak=True)
 
 
 def conditions_of(request: Request) -> Conditions:
-    return Conditions(_joined(request, "if-match"), _joined(request, "if-none-match"))
+    return Conditions(_join_values(request, "if-match"), _join_values(request, "if-none-match"))
 
 
 If = Annotated[Conditions, Depends(conditions_of)]
 
 
-def _joined(request: Request, name: str) -> str | None:
+def _join_values(request: Request, name: str) -> str | None:
     values = request.headers.getlist(name)
     return ", ".join(values) if values else None
 

@@ -26,7 +26,7 @@ class Headers:
         state = scope["state"] = dict(scope.get("state") or {})  # this request's own copy
         started = False
 
-        async def told(message: Message) -> None:
+        async def send_with_fields(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
@@ -34,7 +34,7 @@ class Headers:
             await send(message)
 
         try:
-            await self._app(scope, receive, told)
+            await self._app(scope, receive, send_with_fields)
         except ClientDisconnect:
             return  # there is no client to answer
         except Exception as error:
@@ -43,7 +43,7 @@ class Headers:
             problem = problem_of(error)
             fields = [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
             fields.append((b"content-type", MEDIA_TYPE.encode()))
-            await told({"type": "http.response.start", "status": problem.status, "headers": fields})
+            await send_with_fields({"type": "http.response.start", "status": problem.status, "headers": fields})
             await send({"type": "http.response.body", "body": problem.encode()})
 
 

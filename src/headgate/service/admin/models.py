@@ -44,7 +44,7 @@ _TYPES: Final[dict[Type, Any]] = {
 }
 
 
-def _described(field: RuleField) -> tuple[Any, Any]:
+def _model_field(field: RuleField) -> tuple[Any, Any]:
     """Return a rule's field as pydantic declares it. Null or absent means the default."""
     kind = field.kind
     kept = _TYPES[kind.type]
@@ -58,7 +58,7 @@ def _described(field: RuleField) -> tuple[Any, Any]:
 
 
 _RULE_FIELDS: Final[dict[str, Any]] = {
-    **{field.name: _described(field) for field in FIELDS},
+    **{field.name: _model_field(field) for field in FIELDS},
     "id": (str | None, Field(None, description="Required to create a rule; otherwise the id in the path.")),
     "version": (Any, Field(None, description="Ignored, so that a rule that was read can be sent back.")),
 }

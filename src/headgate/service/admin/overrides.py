@@ -44,10 +44,10 @@ def list_overrides(
     now_us = users.now_us()
     found = users.overrides(who, user=user, rule=rule, expired=expired, after=page.after_pair, most=page.most)
 
-    def shown(one: UserOverride) -> Table:
+    def table_of(one: UserOverride) -> Table:
         return {"user": one.user, **override_table(one.override), "expired": one.override.has_expired(now_us)}
 
-    return page.response("overrides", found, lambda one: pair(one.user, one.override.rule), shown)
+    return page.response("overrides", found, lambda one: pair(one.user, one.override.rule), table_of)
 
 
 @router.post(

@@ -34,7 +34,7 @@ Given = Annotated[Table, Depends(json_object)]
 def list_rules(here: Here, who: Who, page: Paged) -> Response:
     """List all rules by id, in pages."""
     found = here.operations.rules.page(who, after=page.after, most=page.most)
-    return page.response("rules", found, lambda stored: stored.rule.id, shown)
+    return page.response("rules", found, lambda stored: stored.rule.id, table_of)
 
 
 @router.post(
@@ -61,7 +61,7 @@ def create_rule(here: Here, who: Who, given: Given) -> Response:
 def get_rule(here: Here, who: Who, rule_id: str, conditions: If) -> Response:
     """Return one rule. Send its `ETag` as `If-Match` of a change, or as `If-None-Match` of the next read."""
     stored = here.operations.rules.get(who, rule_id)
-    if stored.version is not None and conditions.known(stored.version):
+    if stored.version is not None and conditions.has_known(stored.version):
         return Response(status_code=304, headers={"ETag": etag(stored.version)})
     return _answer(stored)
 
@@ -119,7 +119,7 @@ def rule_shown(rule: Rule) -> Table:
     }
 
 
-def shown(stored: StoredRule | RuleRecord) -> Table:
+def table_of(stored: StoredRule | RuleRecord) -> Table:
     """Return the rule with its version, if it has one."""
     return rule_shown(stored.rule) | ({} if stored.version is None else {"version": stored.version})
 
@@ -128,4 +128,4 @@ def _answer(stored: StoredRule | RuleRecord, status: int = 200) -> Response:
     headers: dict[str, Any] = {} if stored.version is None else {"ETag": etag(stored.version)}
     if status == 201:
         headers["Location"] = f"/api/v1/rules/{quote(stored.rule.id, safe='')}"
-    return JSONResponse(shown(stored), status, headers)
+    return JSONResponse(table_of(stored), status, headers)

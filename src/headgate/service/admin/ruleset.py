@@ -29,7 +29,7 @@ def get_ruleset(here: Here, who: Who, conditions: If) -> Response:
     """Return rules, tiers, exemptions, penalties and settings as a rules.toml, without a database's users."""
     snapshot, version = here.operations.rules.ruleset(who)
     headers = {"ETag": etag(version)}
-    if conditions.known(version):
+    if conditions.has_known(version):
         return Response(status_code=304, headers=headers)
     return Response(ruleset_text(snapshot), media_type="application/toml", headers=headers)
 

@@ -16,7 +16,7 @@ from headgate.service.access import Access
 from headgate.service.data_plane import DataPlane
 from headgate.service.http.authorize import AuthorizeHandler
 from headgate.service.http.data_plane import DataHandlers
-from headgate.service.http.deprecation import Deprecated, announcing
+from headgate.service.http.deprecation import Deprecated, announce
 from headgate.service.http.exchange import ClientGone, Handler, address_of, admit, error_answer, send_answer
 from headgate.service.http.health import Health, HealthHandlers, Metrics
 from headgate.service.http.problems import HttpError
@@ -79,7 +79,7 @@ class HttpApp:
         self._is_open = access.open  # to any client: then none counts as a stranger
         self._access = access
         self._meter = data.meter
-        self._announced = {path: announcing(self._answer, one) for path, one in (deprecated or {}).items()}
+        self._announced = {path: announce(self._answer, one) for path, one in (deprecated or {}).items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -115,12 +115,12 @@ class HttpApp:
     def _count_statuses(self, send: Send) -> Send:
         """Wrap `send` to count the statuses that the admin app sends."""
 
-        def counting(message: Message) -> Awaitable[Any]:
+        def send_counted(message: Message) -> Awaitable[Any]:
             if message["type"] == "http.response.start":
                 self._meter.record_response("admin", message["status"])
             return send(message)
 
-        return counting
+        return send_counted
 
     def _of(self, path: str) -> App:
         """Return the app for a path, if some paths are deprecated."""

@@ -58,16 +58,16 @@ class Deprecated:
         return [(name.encode(), value.encode()) for name, value in fields]
 
 
-def announcing(app: App, deprecated: Deprecated) -> App:
+def announce(app: App, deprecated: Deprecated) -> App:
     """Wrap an app to announce its deprecation in each response."""
     fields = deprecated.fields
 
-    async def announced(scope: Scope, receive: Receive, send: Send) -> None:
-        def telling(message: Message) -> Awaitable[Any]:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        def send_announced(message: Message) -> Awaitable[Any]:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), *fields]}
             return send(message)
 
-        await app(scope, receive, telling)
+        await app(scope, receive, send_announced)
 
-    return announced
+    return answer

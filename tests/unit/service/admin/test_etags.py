@@ -44,7 +44,7 @@ def test_if_match(if_match: str | None, version: int | None, expected: bool) -> 
 def test_if_none_match(if_none_match: str, version: int | None, expected: bool) -> None:
     assert holds(None, if_none_match, version) is expected
     if version is not None:
-        assert Conditions(None, if_none_match).known(version) is not expected
+        assert Conditions(None, if_none_match).has_known(version) is not expected
 
 
 def test_both_must_hold() -> None:
