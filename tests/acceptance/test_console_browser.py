@@ -154,6 +154,22 @@ def test_checks_are_seen_live(browser: Browser, service: Service) -> None:
     console.close()
 
 
+def test_charts_of_an_idle_service_have_axes_that_people_read(browser: Browser, local: Service) -> None:
+    console = Console(browser, local)
+    console.page.add_init_script(
+        """window.drawn = [];
+        const draw = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+          window.drawn.push(text);
+          return draw.call(this, text, ...rest);
+        };"""
+    )
+    page = console.open("")
+    page.wait_for_function("window.drawn.includes('0 ms')")
+    assert [text for text in page.evaluate("window.drawn") if "e-" in text] == []
+    console.close()
+
+
 def test_a_node_that_stops_is_missing_for_those_who_watch(
     browser: Browser, postgres_url: str, redis_url: str, tmp_path: Path
 ) -> None:

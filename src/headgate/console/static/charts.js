@@ -55,7 +55,7 @@
       width: box.clientWidth, height: box.clientHeight, padding: [10, 26, 0, 0], series: [{}, ...series],
       cursor: { y: false, points: { show: false }, sync: { key: "headgate" }, drag: { x: true, y: false, setScale: false } },
       legend: { show: false },
-      scales: { x: { time: true }, y: { range: (u, low, high) => [0, Math.max(high * 1.1, 1e-9) || 1] } },
+      scales: { x: { time: true }, y: { range: (u, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
       axes: [{ ...axis, size: 28, space: 72, values: (u, splits) => splits.map(label) }, { ...axis, size: 58, values: (u, values) => values.map((v) => short(v) + unit) }],
       hooks: { setCursor: [(u) => describe(u.cursor.idx ?? undefined)], setSelect: [zoom] },
     };
