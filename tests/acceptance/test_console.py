@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headgate._version import __version__
 from headgate.db import Database
 from headgate.db.nodes import NodeRow, Nodes
 from headgate.http.identity import hashed_api_key
@@ -288,6 +289,7 @@ def test_a_conflict_shows_both_and_is_merged(service: Service) -> None:
     bob.post("/rules/apply", theirs.text)
     conflict = alice.post("/rules/apply", mine.text, 409)
     assert "Another user changed this rule" in conflict.text
+    assert f"Headgate {__version__}<" in conflict.text
     merged = alice.post("/rules/merge", conflict.text, 200, **{"choose-limit": "mine", "choose-message": "theirs"})
     alice.post("/rules/apply", merged.text)
     found = api(service, "GET", "/rules/shared").json()

@@ -49,7 +49,7 @@ class Renderer:
             "sparkline": sparkline,
             "barchart": barchart,
         }
-        self._templates.globals |= {"version": __version__, "has_regions": has_regions}
+        self._templates.globals |= {"headgate_version": __version__, "has_regions": has_regions}
 
     def render(self, template: str, **values: Any) -> str:
         return self._templates.get_template(template).render(**values)
