@@ -326,7 +326,8 @@ class TestTop:
         assert [one["checks"] > 0 for one in data["rules"] if one["rule"] == "search"] == [True]
         assert "ivan" in [one["subject"] for one in data["subjects"]]
 
-    def test_without_a_token_there_are_rates_alone(self, service: Service) -> None:
+    def test_without_a_token_there_are_rates_alone(self, headgate: Cli, service: Service) -> None:
+        headgate("check", "judy", "--endpoint", "/search")  # without any check, there are no rates to show
         ended = Cli(server=service.url).run("top", "--once", "--interval", "0.1")
         assert ended.returncode == 0
         assert "CHECKS/S" in ended.stdout
