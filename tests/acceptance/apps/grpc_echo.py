@@ -11,6 +11,7 @@ import asyncio
 import json
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -45,6 +46,11 @@ class Echo:
     def fan(self, request: bytes, context: Any) -> Iterator[bytes]:
         for number in range(3):
             yield request + str(number).encode()
+
+    def endless(self, request: bytes, context: Any) -> Iterator[bytes]:
+        yield request
+        while context.is_active():
+            time.sleep(0.01)
 
     def join(self, requests: Iterator[bytes], context: Any) -> bytes:
         return b"".join(requests)
@@ -98,6 +104,10 @@ class AsyncEcho:
         for number in range(3):
             yield request + str(number).encode()
 
+    async def endless(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield request
+        await asyncio.Event().wait()
+
     async def join(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
         return b"".join([request async for request in requests])
 
@@ -143,7 +153,7 @@ def handlers(echo: Echo | AsyncEcho) -> tuple[grpc.GenericRpcHandler, ...]:
     """Those of the service, and one at the place of the health service."""
     kinds: Mapping[Callable[..., grpc.RpcMethodHandler[Any, Any]], str] = {
         grpc.unary_unary_rpc_method_handler: "unary limits metadata abort fail code",
-        grpc.unary_stream_rpc_method_handler: "fan limits_stream abort_in_stream fail_in_stream",
+        grpc.unary_stream_rpc_method_handler: "fan endless limits_stream abort_in_stream fail_in_stream",
         grpc.stream_unary_rpc_method_handler: "join",
         grpc.stream_stream_rpc_method_handler: "chat",
     }
