@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from headgate.core.check import Block, Check, Outcome
 from headgate.core.decision import Decision
 from headgate.core.plan import Plan, Reason
@@ -60,7 +62,12 @@ def combine(
 def refuse_blocked(limit: Check, block: Block, now_us: int) -> Decision:
     """Make the refusal of a blocked client. `limit` belongs to the rule whose refusal started the block."""
     outcome = Outcome(block.left_us, 0, block.left_us)
-    return Decision.of(False, now_us, Plan((limit,)), (outcome,), reason="penalty", subjects=("",))
+    return Decision.of(False, now_us, _plan_of(limit), (outcome,), reason="penalty", subjects=("",))
+
+
+@lru_cache(maxsize=1_024)
+def _plan_of(limit: Check) -> Plan:
+    return Plan((limit,))
 
 
 def refuse_delayed(decision: Decision) -> Decision:

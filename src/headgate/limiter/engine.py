@@ -39,7 +39,7 @@ from headgate.stores.program import Program, decision_of
 
 Clients = tuple[Client, ...]
 
-MAX_PROGRAMS: Final = 4_096  # to remember
+MAX_PROGRAMS: Final = 16_384  # to remember: compiling one takes as long as ten checks
 
 _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 
