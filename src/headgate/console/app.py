@@ -157,7 +157,7 @@ class Console:
             return page.render(template, status, title=title, message=str(error), problems=problems)
         except (ClientDisconnect, PageRefused):
             raise
-        except Exception:
+        except Exception:  # a bug: the user gets a page that says so, and the log has the traceback
             log.exception("console: %s", request.url.path)
             message = "This is a bug in Headgate. The service's log has the details."
             template = "fragment_error.html" if page.is_fragment else "error.html"

@@ -125,12 +125,12 @@ class Counts:
                     self._keys += 1
                 known = table[check.subject] = KnownCounts(check, self.share(check.quota))
         if at_us - known.touched_us > self.interval_us:
-            self.read_at_once(known)
+            self.request_counts(known)
         known.touched_us = at_us
         return known
 
-    def read_at_once(self, known: KnownCounts) -> None:
-        """Read the other regions' counts of a key at once, because it had no recent check until now."""
+    def request_counts(self, known: KnownCounts) -> None:
+        """Ask the other regions for their counts of a key now, not at the next exchange: it had no recent check."""
         for exchange in self.exchanges:
             exchange.ask(known)
         self._notify()
