@@ -24,14 +24,13 @@ from benchmarks.bare import calls_to, in_batches
 from benchmarks.leases import zipf
 from benchmarks.measure import Turn, interleave
 from benchmarks.plan import Plan
-from benchmarks.report import Section, Target, server_version
+from benchmarks.report import Section, server_version
 from headgate import AsyncLimiter, Limiter, Quota
 from tests.servers import Server, default_binary
 from tests.topologies import Cluster
 
 LIMIT = 1_000_000_000  # an hour; not reached
 CLUSTER, SINGLE = "3-node cluster", "one server"
-SHARE = Target(0.8)
 CHUNK = 50
 
 Checks = Callable[[Iterator[str], float], int]  # checks these subjects for so many seconds; returns how many it did
@@ -130,7 +129,7 @@ def run(plan: Plan) -> Section:
 
 def compare(section: Section, load: Load, works: dict[str, Work], plan: Plan) -> None:
     series = interleave({name: one.turn(plan.async_seconds) for name, one in works.items()}, plan.redis_rounds)
-    section.compare(load.work, series, {} if load.bare else {SINGLE: SHARE}, "checks/CPU s")
+    section.compare(load.work, series, {}, "checks/CPU s")
     for one in works.values():
         one.close()
 

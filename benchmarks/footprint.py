@@ -4,18 +4,22 @@ Runs in a process of its own (`python -m benchmarks.footprint QUOTA KEYS ROUNDS`
 resident memory is looked at before and after. A key's subject is counted in, as are the tables that keys
 stand in. `10000/month` is what keeps all keys in use to the end, and refuses nobody: of `100/minute`, which
 is told as well, one check is forgotten after 0.6 seconds, and the store gives back the key while others
-still come. The same look-ups in a bare dict show what the machine's own memory has to do with it.
+still come. The same look-ups in a bare dict show what the machine's own memory has to do with it. Full collections
+by the garbage collector are timed while the keys are made, and three times after that; the longest counts. The service
+keeps its keys out of them; an app that uses the library decides that itself.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -23,7 +27,8 @@ from typing import Any
 from benchmarks.measure import Series, Turn, interleave
 from benchmarks.plan import Plan
 from benchmarks.report import Row, Section, Target
-from headgate import Limiter
+from headgate import AsyncLimiter, Limiter
+from headgate.service.garbage import LOOK_SECONDS, freeze_new_keys
 from headgate.stores.memory import MemoryStore
 
 LASTING, PASSING = "10000/month gcra", "100/minute gcra"
@@ -33,12 +38,17 @@ PICKS = 100_000
 SECONDS = 240
 BYTES = Target(250, "bytes", at_least=False)
 TIMES = Target(1.5, at_least=False)
+COLLECTION = Target(20, "ms", at_least=False)
+BURST = 100  # checks between two looks of the event loop
+SERVICE = -1  # as ROUNDS: measure full collections as in the service
+OLDEST = 2  # the generation that a full collection collects
 
 
 def run(plan: Plan) -> Section:
     keys = plan.footprint_keys
     told = in_own_process(LASTING, keys, plan.footprint_rounds)
     passing = in_own_process(PASSING, keys, 0)
+    in_service = in_own_process(LASTING, keys, SERVICE)
     section = Section(
         "footprint",
         f"4. Memory, {keys:,} keys" + ("" if keys == 1_000_000 else " (quick: not a million)"),
@@ -51,6 +61,9 @@ def run(plan: Plan) -> Section:
     )
     per_key = told["growth"] / told["held"]
     section.rows.append(Row("memory per key, all included", "headgate", per_key, "bytes", 0.0, per_key, BYTES))
+    for place, told_there, target in (("library", told, None), ("service", in_service, COLLECTION)):
+        longest = told_there["collection_ms"]
+        section.rows.append(Row("longest full collection", place, longest, "ms", 0.0, longest, target))
     for contender, work in (("headgate", "check of a random known subject"), ("a bare dict", "get of the same")):
         few, many = (Series(tuple(told[contender][size])) for size in ("few", "many"))
         target = TIMES if contender == "headgate" else None
@@ -86,6 +99,43 @@ def limiter_with(quota: str, keys: int) -> tuple[Limiter, MemoryStore]:
     return limiter, store
 
 
+@contextmanager
+def full_collections() -> Iterator[list[float]]:
+    """A list to which each full collection's milliseconds are added."""
+    milliseconds: list[float] = []
+    began = 0.0
+
+    def note(phase: str, facts: dict[str, int]) -> None:
+        nonlocal began
+        if facts["generation"] == OLDEST and phase == "start":
+            began = perf_counter()
+        elif facts["generation"] == OLDEST:
+            milliseconds.append((perf_counter() - began) * 1_000)
+
+    gc.callbacks.append(note)
+    try:
+        yield milliseconds
+    finally:
+        gc.callbacks.remove(note)
+
+
+async def longest_in_service(quota: str, keys: int) -> float:
+    """The longest full collection, in milliseconds, of a process that does with its keys what the service does."""
+    store = MemoryStore(max_keys=MAX_KEYS)
+    limiter = AsyncLimiter(quota, store=store)
+    freezing = asyncio.create_task(freeze_new_keys(store))
+    with full_collections() as milliseconds:
+        for number in range(keys):
+            await limiter.check(f"user-{number}")
+            if number % BURST == 0:
+                await asyncio.sleep(0)
+        for _ in range(3):
+            await asyncio.sleep(3 * LOOK_SECONDS)
+            gc.collect()
+    freezing.cancel()
+    return max(milliseconds)
+
+
 def random_picks(function: Callable[[str], object], keys: int) -> Turn:
     """Microseconds per call. Both sizes have as many picks, each a string of its own, made beforehand."""
     chosen = random.Random(keys)
@@ -101,10 +151,16 @@ def random_picks(function: Callable[[str], object], keys: int) -> Turn:
 
 
 def main(quota: str, keys: int, rounds: int) -> None:
+    if rounds == SERVICE:
+        json.dump({"collection_ms": asyncio.run(longest_in_service(quota, keys))}, sys.stdout)
+        return
     limiter_with(quota, FEW)  # whatever is made only once
     before = resident()
-    many, store = limiter_with(quota, keys)
-    facts: dict[str, Any] = {"growth": resident() - before, "held": len(store)}
+    with full_collections() as milliseconds:
+        many, store = limiter_with(quota, keys)
+        for _ in range(3):
+            gc.collect()
+    facts: dict[str, Any] = {"growth": resident() - before, "held": len(store), "collection_ms": max(milliseconds)}
     if rounds:
         few, _ = limiter_with(quota, FEW)
         functions: dict[str, tuple[Callable[[str], object], Callable[[str], object]]] = {

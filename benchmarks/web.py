@@ -39,7 +39,13 @@ SCRIPT = Path(__file__).with_name("wrk.lua")
 FINDER = Path(__file__).parent.parent / "scripts" / "wrk"
 TOLD = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 
-SERVERS = {"Starlette": "granian", "Starlette on uvicorn": "uvicorn", "Flask": "gunicorn"}
+SERVERS = {
+    "Starlette": "granian",
+    "Starlette, 3 rules": "granian",
+    "Starlette on uvicorn": "uvicorn",
+    "Starlette on uvicorn, 3 rules": "uvicorn",
+    "Flask": "gunicorn",
+}
 # Contenders and their apps, Headgate first: with the peers' default algorithm, and with its own.
 OURS, BARE = "headgate", "no limiter"
 SLOWAPI, FLASK_LIMITER = "slowapi", "flask-limiter"
@@ -52,11 +58,13 @@ APPS = {
         "slowapi, ASGI middleware": "starlette/slowapi-asgi",
         "slowapi, decorator": "starlette/slowapi-decorator",
     },
+    "Starlette, 3 rules": {OURS: "starlette/headgate-rules", BARE: "starlette"},
     "Starlette on uvicorn": {
         OURS: "starlette/headgate",
         BARE: "starlette",
         SLOWAPI: "starlette/slowapi-middleware",
     },
+    "Starlette on uvicorn, 3 rules": {OURS: "starlette/headgate-rules", BARE: "starlette"},
     "Flask": {
         OURS: "flask/headgate",
         "headgate, its default": "flask/headgate-default",
@@ -66,8 +74,10 @@ APPS = {
 }
 BRIEF = (OURS, BARE, SLOWAPI, FLASK_LIMITER)
 TARGETS = {
-    ("Starlette", "memory"): {BARE: Target(0.7), SLOWAPI: Target(4)},
-    ("Starlette on uvicorn", "memory"): {BARE: Target(0.7), SLOWAPI: Target(4)},
+    ("Starlette", "memory"): {BARE: Target(0.75), SLOWAPI: Target(4)},
+    ("Starlette, 3 rules", "memory"): {BARE: Target(0.7)},
+    ("Starlette on uvicorn", "memory"): {BARE: Target(0.75), SLOWAPI: Target(4)},
+    ("Starlette on uvicorn, 3 rules", "memory"): {BARE: Target(0.7)},
     ("Starlette", "Redis"): {SLOWAPI: Target(8)},
     ("Flask", "memory"): {FLASK_LIMITER: Target(1)},
     ("Flask", "Redis"): {FLASK_LIMITER: Target(1)},

@@ -44,6 +44,18 @@ def starlette_headgate(quota: str = QUOTA) -> Any:
     return starlette([Middleware(RateLimitMiddleware, limiter=limiter)])
 
 
+def starlette_rules() -> Any:
+    """Limited by three rules: each client, each client on each path, and all clients together."""
+    from starlette.middleware import Middleware
+
+    from headgate import AsyncLimiter, Rule
+    from headgate.http.asgi import RateLimitMiddleware
+
+    dimensions = ("ip", "ip+endpoint", "global")
+    rules = [Rule(id=name, quota=f"{QUOTA} fixed_window", dimension=name) for name in dimensions]
+    return starlette([Middleware(RateLimitMiddleware, limiter=AsyncLimiter(rules, store=our_store()))])
+
+
 def starlette_slowapi(way: str) -> Any:
     from slowapi import Limiter
     from slowapi.middleware import SlowAPIASGIMiddleware, SlowAPIMiddleware
@@ -101,6 +113,7 @@ APPS: dict[str, Callable[[], Any]] = {
     "starlette": starlette_bare,
     "starlette/headgate": lambda: starlette_headgate(f"{QUOTA} fixed_window"),
     "starlette/headgate-default": starlette_headgate,
+    "starlette/headgate-rules": starlette_rules,
     "starlette/slowapi-middleware": lambda: starlette_slowapi("middleware"),
     "starlette/slowapi-asgi": lambda: starlette_slowapi("asgi"),
     "starlette/slowapi-decorator": lambda: starlette_slowapi("decorator"),

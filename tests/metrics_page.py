@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from headgate import AsyncLimiter, Decision, Quota, Rule
+from headgate.audit.auditor import AuditStatus
 from headgate.audit.webhook import WebhookStatus
 from headgate.errors import StoreTimeout
 from headgate.features.leases.status import LeaseStatus
@@ -17,17 +17,17 @@ from headgate.rules.sources.database import DatabaseSource
 from headgate.telemetry.meter import Meter, OpenConnections
 from headgate.telemetry.metrics import Metrics
 
-
-@dataclass(frozen=True)
-class AuditStatus:
-    backlog: int = 3
-    spool_bytes: int = 1_024
-    recorded: int = 10
-    spooled: int = 7
-    written: int = 5
-    dropped: int = 2
-    failed: int = 0
-    deleted: int = 0
+AUDIT = AuditStatus(
+    recorded=10,
+    spooled=7,
+    written=5,
+    dropped=2,
+    backlog=3,
+    failed=0,
+    deleted=0,
+    spool_bytes=1_024,
+    error=None,
+)
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def service_metrics(directory: Path) -> Iterator[Metrics]:
             exhausted=lambda: 3,
             rules=source.status,
             database=source.status,
-            audit=AuditStatus,
+            audit=lambda: AUDIT,
             webhook=lambda: WebhookStatus(delivered=4, failed=1, dropped=0, retries=2, queued=3),
             leases=lambda: LeaseStatus(checks=100, hits=98, calls=3, fetched=200, stranded=7, outstanding=90, keys=2),
             regions=lambda: RegionStatus("eu", {"us": PeerStatus(5, 1, 0.4, cut=False)}, synced_bound=3),

@@ -6,14 +6,15 @@ Everything else is as if they had been started from a shell: a process, environm
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import runpy
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.reduction import DupFd
 from pathlib import Path
@@ -163,3 +164,18 @@ def _run(module: str, arguments: list[str], cwd: str, environ: dict[str, str], f
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     finally:
         atexit._run_exitfuncs()  # which multiprocessing leaves out
+
+
+@contextmanager
+def workers(module: str, jobs: Iterable[Mapping[str, Any]], directory: Path) -> Iterator[list[Warm]]:
+    """A process for each job, which it gets as JSON. What each writes is in a new file of this directory."""
+    processes = []
+    for job in jobs:
+        with directory.joinpath(str(len(list(directory.iterdir())))).open("wb") as written:
+            processes.append(Warm(module, [json.dumps(job)], cwd=ROOT, env=os.environ, out=written.fileno(), err=2))
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

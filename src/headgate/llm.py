@@ -14,14 +14,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
+from math import ceil, isfinite
 from typing import Any, Final, NamedTuple
 
+from headgate.core.quota import MAX_INT
 from headgate.errors import InvalidCheck
 
 ANY: Final = "*"  # the name for the price or weight of all other models
 CHARACTERS_PER_TOKEN: Final = 4
 TOKENS_PER_MESSAGE: Final = 4  # of a message besides its text
 _LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")  # fields that limit a request's output
+_NO_TEXT: Final = frozenset({"type", "role", "image_url", "data", "id"})
+_DIGITS: Final = 16  # of 2^53-1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,12 @@ class Models:
         """Estimate the cost of a request: its input, at four characters a token, and all of the output that it allows.
 
         Reads `messages`, `system`, `input`, `prompt`, `instructions` and `tools`; and for the output
-        `max_completion_tokens`, `max_output_tokens` or `max_tokens`, times `n`.
+        `max_completion_tokens`, `max_output_tokens` or `max_tokens`, times `n`. If there are several limits, the
+        largest counts.
+
+        The request may come from a client. A limit or `n` that is not a number of 1 or more is ignored, as if it was
+        not given: it never lowers the estimate, and never raises. Amounts are at most 2^53-1, the most that a check
+        accepts. Raises `InvalidCheck` if there are prices, but none for the model.
         """
         return self._cost(self.estimated_usage(request), str(request.get("model", "")))
 
@@ -107,9 +116,9 @@ class Models:
         characters = sum(len(text) for part in parts for text in _texts(part))
         messages = request.get("messages")
         overhead = TOKENS_PER_MESSAGE * (len(messages) if isinstance(messages, list) else 1)
-        limits = [limit for name in _LIMITS if isinstance(limit := request.get(name), int)]
-        output = (limits[0] if limits else self._default_output) * int(request.get("n") or 1)
-        return Usage(input=-(characters // -CHARACTERS_PER_TOKEN) + overhead, output=output)
+        limits = [limit for name in _LIMITS if (limit := _count(request.get(name))) is not None]
+        output = (max(limits) if limits else self._default_output) * (_count(request.get("n")) or 1)
+        return Usage(input=-(characters // -CHARACTERS_PER_TOKEN) + overhead, output=min(output, MAX_INT))
 
     def cost(self, usage: Any, model: str = "") -> dict[str, int]:
         """Return the cost of a call from its `usage` record, to settle a reservation. Raises `InvalidCheck`."""
@@ -120,14 +129,15 @@ class Models:
         return StreamedCall(self, request)
 
     def _cost(self, usage: Usage, model: str) -> dict[str, int]:
-        weight = Decimal(str(_of_model(self._weights, model) or 1.0))
+        factor = _of_model(self._weights, model)
+        weight = Decimal("1" if factor is None else str(factor))  # 0 is a weight, too: such a model is free
         counted = usage.input + usage.written + usage.output + usage.cached * Decimal(str(self._cached_weight))
-        cost = {"tokens": int((weight * counted).to_integral_value(ROUND_CEILING))}
+        cost = {"tokens": min(MAX_INT, int((weight * counted).to_integral_value(ROUND_CEILING)))}
         if self._prices:
             price = _of_model(self._prices, model)
             if price is None:
                 raise InvalidCheck(f"model: no price for {model!r}; add one, or a default price as {ANY!r}")
-            cost["usd_micros"] = price.usd_micros(usage)
+            cost["usd_micros"] = min(MAX_INT, price.usd_micros(usage))
         return cost
 
 
@@ -193,16 +203,31 @@ def _number(record: Any, *names: str) -> int | None:
     return None
 
 
+def _count(value: Any) -> int | None:
+    """Return a number of 1 or more that a client sent, rounded up and at most 2^53-1; None if it is no such number.
+
+    Some servers accept `"50"` and `50.0`, so these count, too.
+    """
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        value = int(value) if len(value) <= _DIGITS else MAX_INT
+    elif isinstance(value, float) and isfinite(value):
+        value = ceil(value)
+    return min(value, MAX_INT) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
 def _texts(part: Any) -> Iterable[str]:
-    """Yield all texts of a part of a request or response, except types, roles, ids and binary data."""
-    if isinstance(part, str):
-        yield part
-    elif isinstance(part, Mapping):
-        for name, value in part.items():
-            if name not in ("type", "role", "image_url", "data", "id"):
-                yield from _texts(value)
-    elif isinstance(part, list | tuple):
-        for member in part:
-            yield from _texts(member)
-    elif part is not None and hasattr(part, "model_dump"):  # an object of the API's library
-        yield from _texts(part.model_dump())
+    """Yield all texts of a part of a request or response, except types, roles, ids and binary data.
+
+    Not recursive: a client may nest a body deeper than Python's stack.
+    """
+    parts = [part]
+    while parts:
+        one = parts.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            parts.extend(value for name, value in one.items() if name not in _NO_TEXT)
+        elif isinstance(one, list | tuple):
+            parts.extend(one)
+        elif one is not None and hasattr(one, "model_dump"):  # an object of the API's library
+            parts.append(one.model_dump())

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from os import environ as process_environment
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -21,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails
 
 from headgate.core.key import checked_prefix
+from headgate.core.suggestion import nearest
 from headgate.errors import InvalidSettings
 from headgate.regions import Member, Region
 from headgate.settings_fields import (
@@ -38,13 +38,7 @@ from headgate.settings_fields import (
 from headgate.stores.url_parts import with_prefix
 
 PREFIX: Final = "HEADGATE_"
-FROM_FILES: Final = (
-    "store",
-    "database_url",
-    "admin_token",
-    "data_token",
-    "webhook_secret",
-)  # also with the suffix _file
+FROM_FILES: Final = ("store", "database_url", "admin_token", "data_token", "webhook_secret")  # also with suffix _file
 OF_CLIENTS: Final = ("HEADGATE_SERVER",)  # settings of the other commands
 DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
 ADMIN_TOKEN_FILE: Final = "admin-token"  # in the data directory: the token that is generated if none is set
@@ -76,8 +70,7 @@ class RegionSettings(BaseModel):
     floor: float = 0.05
 
     def region(self, store_prefix: str | None = None) -> Region:
-        """Return the region. Other regions' stores use `store_prefix` unless their URLs set one. Raises
-        `ValueError`."""
+        """Return the region. Others' stores use `store_prefix` unless their URLs set one. Raises `ValueError`."""
         members = [
             Member(
                 one.name,
@@ -285,7 +278,7 @@ def _of_file(path: Path | None, problems: list[str]) -> dict[str, _Value]:
         problems.append(f"--config: {path}: is not TOML: {error}")
     else:
         unknown = [name for name in data if name not in _names()]
-        problems += [f"{path}: {name}: unknown key{_meant(name, _names())}" for name in unknown]
+        problems += [f"{path}: {name}: unknown key{_suggest(name)}" for name in unknown]
         return {name: _Value(given, f"{path}: {name}") for name, given in data.items() if name not in unknown}
     return {}
 
@@ -295,7 +288,7 @@ def _of_environment(environ: Mapping[str, str], warnings: list[str]) -> dict[str
     known = {variable(name): name for name in _names()}
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known and name not in OF_CLIENTS and not _OF_OTHERS.match(name):
-            meant = _meant(name.removeprefix(PREFIX).lower(), _names(), variable)
+            meant = _suggest(name.removeprefix(PREFIX).lower(), variable)
             warnings.append(f"{name}: unknown setting, ignored{meant}")
     return {name: _Value(environ[key], key) for key, name in known.items() if environ.get(key)}
 
@@ -389,9 +382,9 @@ def _problem(detail: ErrorDetails, values: Mapping[str, _Value]) -> str:
     return f"{origin}: {message}{shown}"
 
 
-def _meant(name: str, known: list[str], shown: Callable[[str], str] = str) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f"; did you mean {shown(close[0])}?" if close else ""
+def _suggest(name: str, shown: Callable[[str], str] = str) -> str:
+    found = nearest(name, _names())
+    return "" if found is None else f"; did you mean {shown(found)}?"
 
 
 def _data_home(environ: Mapping[str, str]) -> Path:

@@ -244,6 +244,11 @@ def test_allow_lists_the_methods_of_a_path(http: httpx.Client, path: str, allowe
     assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
 
+def test_files_are_only_for_reading(http: httpx.Client) -> None:
+    answer = http.post("/docs/assets/swagger-ui.css")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
 def test_a_user_is_deleted(node: Served) -> None:
     http = node.http
     http.post("/api/v1/users/a%2Fb/override", json={"rule": "search", "limit": 1})

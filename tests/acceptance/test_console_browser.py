@@ -185,6 +185,24 @@ def test_a_node_that_stops_is_missing_for_those_who_watch(
         console.close()
 
 
+def test_sparklines_that_come_after_a_search_do_not_go_to_other_rows(browser: Browser, service: Service) -> None:
+    console = Console(browser, service)
+    page = console.open("/rules")
+    held: list[Any] = []
+    page.route("**/rules/sparklines*", lambda route: route.continue_() if held else held.append(route))
+    page.fill("[type=search]", "e")
+    page.wait_for_function("document.querySelectorAll('[data-row]').length > 1")
+    expect(page).to_have_url(re.compile("q=e"))
+    until(lambda: page.wait_for_timeout(10) or held)
+    page.fill("[type=search]", "login")
+    expect(page.locator("[data-row]")).to_have_count(1)
+    with page.expect_response(lambda response: "q=e" in response.url):
+        held[0].continue_()
+    page.wait_for_timeout(200)
+    assert console.complaints == []
+    console.close()
+
+
 def test_a_rule_is_found_switched_and_edited_with_its_difference_shown(browser: Browser, service: Service) -> None:
     console = Console(browser, service)
     page = console.open("/rules")

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from headgate.cli.import_rules import import_envoy
+from headgate.cli.envoy_ratelimit import import_envoy
 from headgate.service.protos import rls_pb2 as rls
 from tests.acceptance.test_cli import Cli
 from tests.service import Service, warm_service

@@ -33,6 +33,7 @@ from tests.chaos.lateness import Wait, Witness
 from tests.service import Service
 
 STUCK = 120.0  # seconds after which a call that is not answered fails the test
+KEPT = 1_048_576  # bytes that an attacker keeps of what it receives: more than the longest response
 PAUSE = 0.01  # seconds between two calls
 MOST_CPU = 0.5  # seconds that a megabyte may cost
 LONGEST_DELAY = 0.1  # seconds
@@ -240,7 +241,7 @@ class Attacker:
                     continue
                 if not received:
                     break
-                self.received = (self.received + received)[-65_536:]
+                self.received = (self.received + received)[-KEPT:]
         self.closed.set()
 
     def __enter__(self) -> Self:

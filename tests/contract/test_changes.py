@@ -125,8 +125,8 @@ def test_the_log_has_pages_and_can_be_narrowed(changes: Changes) -> None:
         with changes.begin("alice") as change:
             change.create_rule(Rule(id=f"r{number}", quota="1/s"))
             change.set_tier("bob", f"t{number}")
-    assert [one.subject for one in changes.log(kind="rule", most=2)] == ["r4", "r3"]
-    last = changes.log(kind="rule", most=2)[-1]
+    assert [one.subject for one in changes.log(kind="rule", max_items=2)] == ["r4", "r3"]
+    last = changes.log(kind="rule", max_items=2)[-1]
     assert [one.subject for one in changes.log(kind="rule", before=last.id)] == ["r2", "r1", "r0"]
     assert [one.subject for one in changes.log(kind="rule", subject="r3")] == ["r3"]
     assert len(changes.log(kind="user", subject="bob")) == 5

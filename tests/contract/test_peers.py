@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
@@ -76,10 +77,14 @@ class ShortPeerContract(PeerContract):
         told = self._check(counter)
         asked = told._replace(quota=Quota(LIMIT - 3, WINDOW, algorithm=counter))  # type: ignore[arg-type]
         program: Any = store.compile(Plan((asked,)), None, Plan((told,)))
-        for used in range(1, LIMIT):
+
+        async def decide() -> Any:  # in an event loop, which programs of async stores need
             decision = program((told.subject,), (1,))
-            if inspect.isawaitable(decision):
-                decision = self.store._run(decision)  # type: ignore[attr-defined]
+            return await decision if inspect.isawaitable(decision) else decision
+
+        for used in range(1, LIMIT):
+            run: Any = self.store._run if store is not self.store else asyncio.run  # type: ignore[attr-defined]
+            decision = run(decide())
             assert (decision.limit, decision.remaining) == (LIMIT, max(0, LIMIT - 3 - used))
             assert decision.allowed == (used <= LIMIT - 3)
             assert decision.plan.limits == (told,)

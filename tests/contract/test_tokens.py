@@ -132,9 +132,9 @@ def test_the_list_comes_in_pages_the_oldest_first(tokens: TokenTable, clock: Fak
     for number in range(5):
         made.append(create(tokens, f"t{number}")[0])
         clock.advance(1)
-    first = tokens.all(most=2)
+    first = tokens.all(max_items=2)
     assert first == made[:2]
-    assert tokens.all(after=first[-1].id, most=2) == made[2:4]
+    assert tokens.all(after=first[-1].id, max_items=2) == made[2:4]
     assert tokens.all(after=made[-1].id) == []
 
 

@@ -72,13 +72,13 @@ class World:
         """Of all events, the earliest first."""
         found: list[str] = []
         after: Cursor | None = None
-        while page := self.events.page(EVERYTHING, after=after, most=500):
+        while page := self.events.page(EVERYTHING, after=after, max_items=500):
             found += [event.user or "" for event in page]
             after = Cursor(page[-1].at_us, page[-1].id)
         return found[::-1]
 
     def counted(self) -> dict[str, int]:
-        return {top.subject: top.events for top in self.events.top(by="user", most=1_000_000)}
+        return {top.subject: top.events for top in self.events.top(by="user", max_items=1_000_000)}
 
     def close(self) -> None:
         for auditor in self.auditors:
@@ -193,7 +193,7 @@ def test_a_batch_that_is_written_again_counts_once(world: World, monkeypatch: py
     world.record(auditor, "alice", "alice")
     auditor.flush()
     with monkeypatch.context() as patched:  # the answer to the commit was lost
-        patched.setattr(Spool, "done", _lost)
+        patched.setattr(Spool, "remove", _lost)
         with pytest.raises(DatabaseUnavailable):
             auditor.write()
     world.record(auditor, "bob")
@@ -383,7 +383,7 @@ def test_counts_are_exact_when_events_are_sampled(world: World) -> None:
         thread.join()
     auditor.close()
     assert world.counted() == {"mallory": 6_000, "eve": 3_000}
-    rows = world.events.page(EVERYTHING, most=10_000)
+    rows = world.events.page(EVERYTHING, max_items=10_000)
     assert len(rows) < 9_000
     assert sum(row.weight for row in rows) <= 9_000
 
@@ -430,7 +430,7 @@ def filled(world: World) -> World:
 
 
 def found(world: World, **wanted: Any) -> int:
-    return len(world.events.page(EventFilter(**wanted), most=1_000))
+    return len(world.events.page(EventFilter(**wanted), max_items=1_000))
 
 
 def test_filters(filled: World) -> None:
@@ -471,11 +471,11 @@ def test_what_a_rule_annotates_is_told_from_shadows_and_counted_as_passed(world:
 
 
 def test_pages_go_through_everything_once_the_latest_first(filled: World) -> None:
-    whole = filled.events.page(EVERYTHING, most=1_000)
+    whole = filled.events.page(EVERYTHING, max_items=1_000)
     assert [event.at_us for event in whole] == sorted((event.at_us for event in whole), reverse=True)
     paged = []
     after = None
-    while page := filled.events.page(EVERYTHING, after=after, most=7):
+    while page := filled.events.page(EVERYTHING, after=after, max_items=7):
         paged += page
         after = Cursor(page[-1].at_us, page[-1].id)
     assert paged == whole
@@ -486,7 +486,7 @@ def test_events_of_the_same_moment_are_paged_once(world: World) -> None:
     world.record(auditor, *(f"user-{number}" for number in range(10)))
     auditor.flush()
     auditor.write()
-    first = world.events.page(EVERYTHING, most=4)
+    first = world.events.page(EVERYTHING, max_items=4)
     rest = world.events.page(EVERYTHING, after=Cursor(first[-1].at_us, first[-1].id))
     assert [event.user for event in first + rest] == [f"user-{number}" for number in reversed(range(10))]
 
@@ -506,7 +506,7 @@ def test_top_tells_who_hit_which_rule_most(filled: World) -> None:
     ]
     assert own[-1][3:6] == (0, 17, 17)
     assert [one.events for one in top(by="ip", rule="search")] == [159]
-    assert [one.subject for one in top(by="tenant", most=1)] == ["acme"]
+    assert [one.subject for one in top(by="tenant", max_items=1)] == ["acme"]
     assert top(by="no such fact") == []
 
 

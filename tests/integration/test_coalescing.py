@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from headgate import AsyncLimiter, Decision, Quota
+from headgate.stores.redis.batcher import EARLY
 from tests.integration.limiters import Open, calm
 from tests.proxy import Proxy
 from tests.servers import Server
@@ -66,6 +67,41 @@ def test_checks_of_one_tick_travel_as_one_call(redis_server: Server, redis_url: 
     decisions = asyncio.run(main())
     assert watch.calls == [100]
     assert [decision.remaining for decision in decisions] == [LIMIT - n for n in range(1, 101)]
+
+
+def test_a_large_batch_leaves_early_if_the_rest_of_its_tick_can_follow(redis_server: Server, redis_url: str) -> None:
+    """An idle server decides the first checks of a tick while the others are made. That takes two connections."""
+
+    async def main() -> list[Decision]:
+        async with warm(QUOTA, redis_url) as limiter:
+            while await asyncio.to_thread(connections, redis_server) < 2:  # the second is opened in the background
+                await asyncio.gather(*(limiter.check("warm") for _ in range(EARLY)))
+            await asyncio.sleep(0.2)  # it has been greeted
+            with watch:
+                few = await asyncio.gather(*(limiter.check(f"user-{n}", cost=n) for n in range(1, EARLY)))
+                many = await asyncio.gather(*(limiter.check(f"user-{n}", cost=n) for n in range(EARLY, 101)))
+                return [*few, *many]
+
+    watch = Watch(redis_server)
+    decisions = asyncio.run(main())
+    assert watch.calls == [EARLY - 1, EARLY, 101 - 2 * EARLY]
+    assert [decision.remaining for decision in decisions] == [LIMIT - n for n in range(1, 101)]
+
+
+def test_a_server_that_accepts_no_second_connection_still_decides_everything(own_server: Server) -> None:
+    async def main() -> list[Decision]:
+        async with warm(QUOTA, f"{own_server.url}?timeout=10&probe_every=0.001") as limiter:
+            client.config_set("maxclients", len(client.client_list()))
+            return [
+                decision
+                for _ in range(100)
+                for decision in await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(2 * EARLY)))
+            ]
+
+    with own_server.client() as client:
+        decisions = asyncio.run(main())
+        assert int(client.info("stats")["rejected_connections"]) > 0
+    assert {decision.reason for decision in decisions} == {"within_limit"}
 
 
 def test_a_call_carries_no_more_than_max_batch(redis_server: Server, redis_url: str) -> None:

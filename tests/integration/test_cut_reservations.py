@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -28,6 +29,9 @@ RULES = [
     Rule(id="all", quota=calm(LIMIT, "fixed_window"), dimension="global"),
     Rule(id="split", quota=calm(LIMIT, "sliding_window_counter"), dimension="tenant", shards=2),
 ]
+WHOLE = RULES[:2]  # which have no shards; on a cluster, they are in two slots
+ONE_SLOT = [RULES[0], Rule(id="burst", quota=calm(LIMIT, "fixed_window"))]
+SETS = {"one slot": ONE_SLOT, "two slots": WHOLE, "shards": RULES}
 ALICE: dict[str, Any] = {"user": "alice", "tenant": "acme"}
 
 
@@ -50,12 +54,14 @@ def charged(limiter: Limiter) -> dict[str, int]:
     return {status.rule: LIMIT - status.remaining for status in limiter.peek(**ALICE).limits}
 
 
-NOTHING = {"own": 0, "all": 0, "split": 0}
+def nothing(rules: list[Rule]) -> dict[str, int]:
+    return {rule.id: 0 for rule in rules}
 
 
-def test_a_caller_that_is_cancelled_is_charged_nothing(store: str) -> None:
+@pytest.mark.parametrize("rules", SETS.values(), ids=SETS)
+def test_a_caller_that_is_cancelled_is_charged_nothing(store: str, rules: list[Rule]) -> None:
     async def scenario() -> dict[str, int]:
-        async with AsyncLimiter(RULES, store=store) as limiter:
+        async with AsyncLimiter(rules, store=store) as limiter:
             chance = random.Random(17)
             for _ in range(RESERVES):
                 task = asyncio.create_task(limiter.reserve(cost=COST, **ALICE))
@@ -68,7 +74,43 @@ def test_a_caller_that_is_cancelled_is_charged_nothing(store: str) -> None:
             statuses = (await limiter.peek(**ALICE)).limits
             return {status.rule: LIMIT - status.remaining for status in statuses}
 
-    assert asyncio.run(scenario()) == NOTHING
+    assert asyncio.run(scenario()) == nothing(rules)
+
+
+@pytest.mark.parametrize("rules", SETS.values(), ids=SETS)
+def test_a_caller_can_be_cancelled_at_every_step(store: str, rules: list[Rule]) -> None:
+    async def scenario() -> dict[str, int]:
+        async with AsyncLimiter(rules, store=store) as limiter:
+            for steps in range(RESERVES // 2):
+                task = asyncio.create_task(limiter.reserve(cost=COST, **ALICE))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await (await task).refund()
+                await limiter._reservations.finish()
+            statuses = (await limiter.peek(**ALICE)).limits
+            return {status.rule: LIMIT - status.remaining for status in statuses}
+
+    assert asyncio.run(scenario()) == nothing(rules)
+
+
+def test_what_expired_is_given_back_even_if_the_caller_is_cancelled(store: str) -> None:
+    async def scenario() -> dict[str, int]:
+        async with AsyncLimiter(ONE_SLOT, store=store) as limiter:
+            for steps in range(RESERVES // 2):
+                await limiter.reserve(cost=COST, ttl=0.001, **ALICE)
+                await asyncio.sleep(0.002)  # a real time to live is the point
+                task = asyncio.create_task(limiter.check(cost=0, **ALICE))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            await limiter._reservations.finish()
+            return {status.rule: LIMIT - status.remaining for status in (await limiter.check(cost=0, **ALICE)).limits}
+
+    assert asyncio.run(scenario()) == nothing(ONE_SLOT)
 
 
 class Lossy(Proxy):
@@ -77,21 +119,23 @@ class Lossy(Proxy):
     def __init__(self, port: int) -> None:
         super().__init__(port)
         self.every = 0
-        self._count = itertools.count(1)
+        self._count = count(1)
 
     def loses(self) -> bool:
         return self.every > 0 and next(self._count) % self.every == 0
 
 
-def leave_behind(kind: type[Any], url: str, clock: FakeClock, proxies: list[Lossy], every: int) -> int:
+def leave_behind(
+    kind: type[Any], rules: list[Rule], url: str, clock: FakeClock, proxies: list[Lossy], every: int
+) -> int:
     """Reserve while replies are lost, and settle nothing. Returns how many reservations were recorded."""
 
     async def reserve() -> int:
-        cut = kind(RULES, store=url, clock=clock)
-        count = 0
+        cut = kind(rules, store=url, clock=clock)
+        recorded = 0
         for number in range(RESERVES // 2):
             reservation = cut.reserve(cost=COST, ttl=30.0, **ALICE)
-            count += (await reservation if kind is AsyncLimiter else reservation).recorded
+            recorded += (await reservation if kind is AsyncLimiter else reservation).recorded
             for proxy in proxies:
                 proxy.every = every if number else 0  # the first loads the scripts
         for proxy in proxies:
@@ -100,19 +144,19 @@ def leave_behind(kind: type[Any], url: str, clock: FakeClock, proxies: list[Loss
             await cut.close()
         else:
             cut.close()
-        return count
+        return recorded
 
     return asyncio.run(reserve())
 
 
-def expect_nothing(url: str, clock: FakeClock, recorded: int) -> None:
+def expect_nothing(rules: list[Rule], url: str, clock: FakeClock, recorded: int) -> None:
     """Nothing stays charged, once what was left behind has expired."""
     assert 0 < recorded < RESERVES // 2  # some were cut, and not all
-    with Limiter(RULES, store=url, clock=clock) as limiter:
-        assert charged(limiter)["all"] >= recorded * COST
+    with Limiter(rules, store=url, clock=clock) as limiter:
+        assert charged(limiter)["own"] >= recorded * COST
         clock.advance(31)
         limiter.reserve(user="bob", cost=0)
-        assert charged(limiter) == NOTHING
+        assert charged(limiter) == nothing(rules)
 
 
 @pytest.mark.parametrize("every", [2, 3, 5, 7])
@@ -122,11 +166,8 @@ def test_nothing_stays_charged_when_replies_are_lost(
 ) -> None:
     clock = FakeClock(START)
     with Lossy(redis_server.port) as proxy:
-        recorded = leave_behind(kind, f"{proxy.url}?timeout=2", clock, [proxy], every)
-    expect_nothing(redis_url, clock, recorded)
-
-
-WHOLE = RULES[:2]  # which have no shards
+        recorded = leave_behind(kind, RULES, f"{proxy.url}?timeout=2", clock, [proxy], every)
+    expect_nothing(RULES, redis_url, clock, recorded)
 
 
 def script_calls(url: str) -> int:
@@ -178,8 +219,9 @@ def test_whatever_is_cut_there_is_a_record_of_every_charge(
         asyncio.run(reserve())
 
 
-@pytest.mark.parametrize("kind", [pytest.param(Limiter, marks=pytest.mark.extended), AsyncLimiter])
-def test_nothing_stays_charged_when_replies_of_a_cluster_are_lost(kind: type[Any]) -> None:
+@pytest.fixture(scope="module")
+def lossy_cluster() -> Iterator[tuple[Cluster, list[Lossy]]]:
+    """A cluster whose servers are reached through proxies."""
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster())
         proxies = [stack.enter_context(Lossy(server.port)) for server in cluster.masters]
@@ -194,19 +236,61 @@ def test_nothing_stays_charged_when_replies_of_a_cluster_are_lost(kind: type[Any
             return {row[2][1] for row in slots} == ports
 
         until(announced, "all servers are known by the ports of their proxies")
-        for every in (3, 4, 7):
-            cluster.empty()
-            clock = FakeClock(START)
-            recorded = leave_behind(kind, cluster.url + "?timeout=2", clock, proxies, every)
-            expect_nothing(cluster.url + "?timeout=10", clock, recorded)
+        yield cluster, proxies
 
 
-def test_on_a_cluster_a_caller_waits_for_the_charge_alone(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [pytest.param(Limiter, marks=pytest.mark.extended), AsyncLimiter])
+@pytest.mark.parametrize("rules", SETS.values(), ids=SETS)
+def test_nothing_stays_charged_when_replies_of_a_cluster_are_lost(
+    lossy_cluster: tuple[Cluster, list[Lossy]], kind: type[Any], rules: list[Rule]
+) -> None:
+    cluster, proxies = lossy_cluster
+    for every in (2, 3, 4, 7):
+        cluster.empty()
+        clock = FakeClock(START)
+        recorded = leave_behind(kind, rules, cluster.url + "?timeout=2", clock, proxies, every)
+        expect_nothing(rules, cluster.url + "?timeout=10", clock, recorded)
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_in_one_slot_of_a_cluster_there_is_a_record_of_every_charge(
+    lossy_cluster: tuple[Cluster, list[Lossy]], kind: type[Any]
+) -> None:
+    cluster, proxies = lossy_cluster
+    cluster.empty()
+
+    async def reserve() -> None:
+        cut = kind(ONE_SLOT, store=f"{cluster.url}?timeout=2")
+        for number in range(RESERVES // 4):
+            for proxy in proxies:
+                proxy.every = 2 if number else 0  # the first loads the scripts
+            reservation = cut.reserve(cost=COST, **ALICE)
+            if kind is AsyncLimiter:
+                await reservation
+            records = 0
+            for server in cluster.masters:
+                with redis.Redis(port=server.port) as client:
+                    records += sum(client.hlen(key) for key in client.keys("*{reservations-*}:records"))
+            for proxy in proxies:
+                proxy.every = 0
+            assert charged(limiter) == dict.fromkeys(nothing(ONE_SLOT), records * COST)
+        closed = cut.close()
+        if kind is AsyncLimiter:
+            await closed
+
+    with Limiter(ONE_SLOT, store=f"{cluster.url}?timeout=10") as limiter:
+        asyncio.run(reserve())
+
+
+@pytest.mark.parametrize("rules", [WHOLE, RULES], ids=["two slots", "shards"])
+def test_on_a_cluster_a_caller_waits_for_the_charge_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, rules: list[Rule]
+) -> None:
     """The record is complete only later. Until then, a settlement asks the charge's receipt what was charged."""
     cluster.empty()
 
     async def scenario() -> dict[str, int]:
-        async with AsyncLimiter(RULES, store=cluster.url + "?timeout=10") as limiter:
+        async with AsyncLimiter(rules, store=cluster.url + "?timeout=10") as limiter:
             store, late = limiter._reservations.store, asyncio.Event()
             renew = store.renew
             renewed: list[bool] = []
@@ -226,4 +310,4 @@ def test_on_a_cluster_a_caller_waits_for_the_charge_alone(cluster: Cluster, monk
             statuses = (await limiter.peek(**ALICE)).limits
             return {status.rule: LIMIT - status.remaining for status in statuses}
 
-    assert asyncio.run(scenario()) == dict.fromkeys(NOTHING, 2 * COST - 3)
+    assert asyncio.run(scenario()) == dict.fromkeys(nothing(rules), 2 * COST - 3)

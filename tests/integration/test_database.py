@@ -411,7 +411,7 @@ def test_no_acknowledged_change_is_lost_nor_does_one_stand_without_its_log(datab
                 except OSError:  # cut off in the middle of a message: that one was not received
                     break
     with Changes(database_url) as changes:
-        log = changes.log(most=1_000_000)[::-1]
+        log = changes.log(max_items=1_000_000)[::-1]
         rules = {entry.rule.id: entry for entry in changes.content().rules.values()}
         version = changes.version()
     replayed: dict[str, tuple[int, int]] = {}

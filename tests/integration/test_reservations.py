@@ -13,6 +13,7 @@ import pytest
 
 from headgate import AsyncLimiter, Limiter, Rule
 from headgate.core.quota import BUCKETS
+from headgate.testing import FakeClock
 from tests.integration.hammer import rules_of
 from tests.integration.limiters import ALGORITHMS, Open, calm, calm_window
 from tests.integration.workers import Workers
@@ -47,6 +48,16 @@ def test_of_several_processes_that_settle_the_same_one_wins(settlers: Workers, r
 
         assert sum(settled) == 200
         expect(algorithm, limiter.peek("alice").remaining, LIMIT - sum(costs.values()))
+
+
+@pytest.mark.parametrize("quota", [*(f"10/hour {algorithm}" for algorithm in ALGORITHMS), "10/calendar month"])
+def test_what_a_settlement_gives_back_is_told_even_above_the_limit(redis_url: str, quota: str) -> None:
+    for store in ("memory://", redis_url):
+        with Limiter(quota, store=store, clock=FakeClock(1_700_000_040)) as limiter:
+            more, *others = [limiter.reserve("alice", cost=2) for _ in range(5)]
+            assert more.settle(9).surcharged == 7
+            assert [other.settle(0).refunded for other in others] == [2, 2, 2, 2]
+            assert limiter.peek("alice").remaining == 1
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

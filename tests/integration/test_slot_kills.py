@@ -4,11 +4,9 @@ cancelled at random and killed with SIGKILL."""
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import pytest
 from headgate import Limiter, Rule
 from tests.integration import slot_holder
 from tests.topologies import Cluster, SentinelTrio
-from tests.warm import ROOT, Warm
+from tests.warm import Warm, workers
 
 PROCESSES = 4
 TASKS = 64
@@ -27,22 +25,10 @@ QUOTA = f"{LIMIT} concurrent ttl 2s"
 SLOT_HOLDER = "tests.integration.slot_holder"
 
 
-@contextmanager
-def holders(url: str, directory: Path, seconds: float) -> Iterator[list[Warm]]:
+def holders(url: str, directory: Path, seconds: float) -> AbstractContextManager[list[Warm]]:
     """Processes that hold slots; what they say is in files of this directory."""
-    processes = []
-    for number in range(PROCESSES):
-        job = {"url": url, "quota": QUOTA, "tasks": TASKS, "seconds": seconds, "seed": number}
-        with directory.joinpath(str(number)).open("wb") as said:
-            arguments = [json.dumps(job)]
-            holder = Warm(SLOT_HOLDER, arguments, cwd=ROOT, env=os.environ, out=said.fileno(), err=2)
-        processes.append(holder)
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    job = {"url": url, "quota": QUOTA, "tasks": TASKS, "seconds": seconds}
+    return workers(SLOT_HOLDER, [{**job, "seed": number} for number in range(PROCESSES)], directory)
 
 
 def spans(said: str) -> Iterator[tuple[int, int]]:

@@ -85,7 +85,7 @@ def test_the_rules_that_refused_most(database: Database) -> None:
     counts = [count(0, ALL, refused=99), count(0, "(other)", refused=50)]
     counts += [count(minute, f"rule-{number}", refused=number) for number in range(5) for minute in (0, 1)]
     Events(database).write("one", [EventBatch(1, [], [], counts)], START_US)
-    found = UsageHistory(database).top(since_us=START_US, until_us=START_US + 2 * MINUTE_US, most=3)
+    found = UsageHistory(database).top(since_us=START_US, until_us=START_US + 2 * MINUTE_US, max_items=3)
     assert [(one.rule, one.refused) for one in found] == [("rule-4", 8), ("rule-3", 6), ("rule-2", 4)]
 
 

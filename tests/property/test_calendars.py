@@ -15,6 +15,7 @@ from headgate.testing import FakeClock
 ZONES = [
     *("UTC", "Europe/Berlin", "America/New_York", "America/Sao_Paulo", "America/St_Johns", "Asia/Kolkata"),
     *("Asia/Kathmandu", "Australia/Lord_Howe", "Pacific/Apia", "Asia/Beirut", "Atlantic/Azores"),
+    "Antarctica/Troll",
 ]
 FIRST, LAST = 567_993_600, 1_830_297_600  # 1988 to 2027
 DAY = 86_400
@@ -85,6 +86,9 @@ def calendars(draw: st.DrawFn) -> Calendar:
 @example(Calendar.of("month", "Europe/Berlin", 31), 1_772_319_600)  # 2026-02-28 24:00 is no 31st
 @example(Calendar.of("day", "Europe/Berlin"), 1_774_746_000)  # a day of 23 hours
 @example(Calendar.of("day", "Pacific/Apia"), 1_325_239_200)  # the day after which one was left out
+@example(Calendar.of("day", "Pacific/Apia", 5), 1_325_239_200)  # five o'clock of the day that was left out
+@example(Calendar.of("day", "Antarctica/Troll", 2), 1_806_193_800)  # clocks go forward from 1:00 to 3:00
+@example(Calendar.of("day", "Antarctica/Troll", 2), 1_806_195_600)  # that very moment
 @example(Calendar.of("day", "America/St_Johns"), 1_162_087_200)  # clocks went back at one past midnight
 @example(Calendar.of("day", "America/Sao_Paulo"), 1_540_000_800)  # midnight was left out in November
 def test_periods_begin_and_end_where_the_oracle_says(calendar: Calendar, at: int) -> None:

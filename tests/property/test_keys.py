@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from headgate.core.check import Idempotency
 from headgate.core.key import checked_prefix, escape, join_facts, key, key_template, penalty_keys
 from headgate.stores.redis.encoding import Encoder
-from headgate.stores.redis.reservations import KEYS as RESERVATIONS
+from headgate.stores.redis.reservation_slots import KEYS as REGISTER
+from headgate.stores.redis.reservation_slots import tag_of_slot
+from headgate.stores.redis.reservations import keys_of
 from headgate.testing.contract import HOSTILE
 from tests.property.strategies import SIX, examples
 
@@ -88,7 +90,7 @@ def test_keys_of_two_prefixes_are_never_the_same(prefixes: tuple[str, str], name
         counts = {
             key(key_template(name, rule, "gcra"), "reservations") for name in dimensions for rule in (*names, "open")
         }
-        others = {*penalty_keys(names[0], names[1]), *RESERVATIONS}
+        others = {*penalty_keys(names[0], names[1]), *REGISTER, *keys_of("reservations"), *keys_of(tag_of_slot(7))}
         receipt = Encoder(prefix).receipt_key(Idempotency(names[2], ""))
         return {f"{prefix}:{name}" for name in counts | others} | {receipt}
 

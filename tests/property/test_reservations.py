@@ -43,9 +43,10 @@ SHORT = st.one_of(st.sampled_from([SECOND, 60 * SECOND]), st.integers(1_000, 100
 
 
 class Act(NamedTuple):
-    """Let time pass, then check, reserve, settle one of those reserved, or charge without asking."""
+    """Let time pass, then check, check and give back at once, reserve, settle one of those reserved, or charge without
+    asking."""
 
-    kind: Literal["check", "reserve", "settle", "force"]
+    kind: Literal["check", "give back", "reserve", "settle", "force"]
     move: Move
     cost: Cost
     which: int
@@ -100,12 +101,17 @@ def test_what_is_settled_for_less_is_as_if_it_had_cost_that_from_the_start(
     assert isinstance(store, MemoryStore | RedisStore)
     charges: list[tuple[Charge, int]] = []
     remaining = quota.capacity
-    for kind, move, cost_, which, share in data.draw(acts("check", "reserve", "reserve", "settle", "settle")):
+    kinds = ("check", "give back", "reserve", "reserve", "settle", "settle")
+    for kind, move, cost_, which, share in data.draw(acts(*kinds)):
         world.move(move.us(quota, world.now, 0))
         cost = cost_.of(quota, remaining)
         if kind == "check":
             if key.check(cost).wait_us == 0 and cost:
                 oracle.charge(world.now, cost)
+        elif kind == "give back":  # as a cluster does with a request that is refused in another slot
+            outcome = key.check(cost)
+            if outcome.wait_us == 0 and cost:
+                key.refund(cost, world.now, outcome.reset_us)
         elif kind == "reserve":
             charge = reserved(world, key, cost)
             if charge is not None:

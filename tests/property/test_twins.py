@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headgate.core.check import Charge, Check, Group, Idempotency, Outcome, Result
 from headgate.core.key import key_template
-from headgate.core.quota import Quota
+from headgate.core.quota import MAX_INT, MAX_REFILL_US, Quota
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import Store
 from headgate.stores.redis.sync import RedisStore
@@ -42,6 +42,7 @@ from tests.property.world import World, expect_result
 from tests.servers import Server
 
 SUBJECTS = ("alice", "bob")
+LAST_US = MAX_INT - MAX_REFILL_US  # from the year 2155 on, the time at which a bucket is full may be above 2^53
 _runs = count()
 
 
@@ -49,11 +50,12 @@ class Operation(NamedTuple):
     """Let time pass, then do something with one subject's six keys, one per algorithm.
 
     each: a group for every key; alone: the same, each in a call of its own; group: all in one; shadows: the same, with
-    every second one a shadow; peek: as each, charging nothing; refund: undo a charge; forgetful: the same, without the
-    reset that was told; reset: one key.
+    every second one a shadow; burst: the same check several times in one call, and once that of the other subject;
+    rules: groups in one call that share all keys but one, as those of a rule for all; peek: as each, charging nothing;
+    refund: undo a charge; forgetful: the same, without the reset that was told; reset: one key.
     """
 
-    kind: Literal["each", "alone", "group", "shadows", "peek", "refund", "forgetful", "reset"]
+    kind: Literal["each", "alone", "group", "shadows", "burst", "rules", "peek", "refund", "forgetful", "reset"]
     move: Move
     subject: str
     cost: Cost
@@ -61,7 +63,10 @@ class Operation(NamedTuple):
     which: int  # charge, counted from the newest, or key
 
 
-KINDS = ("each", "each", "alone", "alone", "group", "shadows", "peek", "refund", "refund", "forgetful", "reset")
+KINDS = (
+    *("each", "each", "alone", "alone", "group", "shadows", "burst", "rules"),
+    *("peek", "refund", "refund", "forgetful", "reset"),
+)
 
 
 def operations(*, back: bool = False, edges: bool = False) -> st.SearchStrategy[list[Operation]]:
@@ -116,6 +121,8 @@ class Pair:
         kind, move, subject, cost, version, which = operation
         quota = self.versions[version]
         self.world.move(move.us(quota, self.world.now, self.last[SIX[which], subject].wait_us))
+        if self.world.now > LAST_US:
+            return
         checks = [
             self._check(name, subject, version, cost.of(self._quota(name, version), self.last[name, subject].remaining))
             for name in SIX
@@ -130,6 +137,13 @@ class Pair:
                 enforced = [kind == "group" or place % 2 == 0 for place in range(len(checks))]
                 mixed = (check._replace(enforced=flag) for check, flag in zip(checks, enforced, strict=True))
                 self._decide([Group(tuple(mixed))])
+            case "burst":
+                for check in checks:
+                    other = check._replace(subject=SUBJECTS[check.subject == SUBJECTS[0]])
+                    self._decide([Group((one,)) for one in (check, check, other, check, check, check)])
+            case "rules":
+                own, others = checks[which], (*checks[:which], *checks[which + 1 :])
+                self._decide([Group((own._replace(subject=one), *others)) for one in (*SUBJECTS, subject, subject)])
             case "refund" | "forgetful" if self.charges:
                 charge = self.charges.pop(-1 - which % len(self.charges))
                 self._both_refund([charge if kind == "refund" else charge._replace(reset_us=0)])
@@ -185,6 +199,8 @@ def run(store: RedisStore, clock: FakeClock, versions: list[Quota], start: int, 
     pair.begin(versions, start)
     for operation in done:
         pair.perform(operation)
+        if pair.world.now > LAST_US:
+            break
         pair.look(operation.version)
 
 

@@ -81,6 +81,45 @@ def test_estimates_from_requests(request_: dict[str, Any], usage: Usage) -> None
     assert MODELS.estimated_usage(request_) == usage
 
 
+@pytest.mark.parametrize("value", [-5_000, 0, True, False, None, "abc", "", "-5", "²", [1], {}, float("nan"), 1e999])
+@pytest.mark.parametrize("name", ["max_completion_tokens", "max_output_tokens", "max_tokens", "n"])
+def test_a_value_that_is_no_count_is_ignored_and_never_lowers_an_estimate(name: str, value: Any) -> None:
+    request = {"model": "gpt-4o", "messages": [{"role": "user", "content": "x" * 400}]}
+    assert MODELS.estimate({**request, name: value}) == MODELS.estimate(request)
+
+
+@pytest.mark.parametrize(
+    ("fields", "output"),
+    [
+        ({"max_tokens": "50", "n": "2"}, 100),  # as some servers read them
+        ({"max_tokens": 50.0, "n": 1.5}, 100),
+        ({"max_completion_tokens": 1, "max_tokens": 4_000}, 4_000),  # it is not known which of them the server reads
+        ({"max_completion_tokens": -1, "max_tokens": 40}, 40),
+    ],
+)
+def test_the_safest_reading_of_a_clients_limits_counts(fields: dict[str, Any], output: int) -> None:
+    assert MODELS.estimated_usage({"messages": [], **fields}).output == output
+
+
+@pytest.mark.parametrize("fields", [{"max_tokens": 10**30}, {"max_tokens": "9" * 5_000}, {"n": 10**30}, {"n": 1e300}])
+def test_an_estimate_is_at_most_what_a_check_accepts(fields: dict[str, Any]) -> None:
+    request = {"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}], **fields}
+    assert MODELS.estimate(request) == {"tokens": 2**53 - 1, "usd_micros": 2**53 - 1}
+
+
+def test_a_deeply_nested_body_is_estimated() -> None:
+    content: Any = "x" * 400
+    for _ in range(5_000):
+        content = [content]
+    assert MODELS.estimated_usage({"messages": [{"role": "user", "content": content}]}).input == 104
+
+
+def test_a_model_of_weight_0_is_free() -> None:
+    models = Models({"*": Price(1, 1)}, weights={"free": 0, "*": 2})
+    assert models.cost({"prompt_tokens": 10}, "free") == {"tokens": 0, "usd_micros": 10}
+    assert models.cost({"prompt_tokens": 10}, "other")["tokens"] == 20
+
+
 def test_a_stream_of_openai_is_counted_until_its_usage_comes() -> None:
     call = MODELS.stream({"model": "gpt-4o", "messages": [{"role": "user", "content": "x" * 40}]})
     assert call.usage == Usage(14)

@@ -10,7 +10,7 @@ GENERATED = ("_pb2.py",)
 # Documents of the admin API are named after what they show: a rule, a user, a token.
 DOCUMENTS = "service/admin/models.py"
 # The same thing again: an interface and its implementation, or one thing for several servers.
-SHARED = {"AuditStatus", "Fleet", "RateLimitMiddleware", "Refused", "Reserved", "WebhookStatus"}
+SHARED = {"Fleet", "RateLimitMiddleware", "Refused", "Reserved"}
 
 
 def classes() -> dict[str, list[str]]:

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from headgate.core.quota import Quota
 
-MAX_OPEN: Final = 1_024  # reservations tracked separately per bucket; beyond that, the oldest refunds nothing
+MAX_OPEN: Final = 1_024  # reservations tracked per bucket; one that is made while so many are open refunds nothing
 
 
 Level = tuple[int, int]
@@ -51,10 +51,17 @@ class Bucket(Protocol):
 
 
 class Open(NamedTuple):
-    """An open reservation: the number that identifies it in its buckets, and how much can still be refunded."""
+    """An open reservation: the number that identifies it in its buckets, how much can still be refunded, when it was
+    charged, and the reset after that."""
 
     mark: int
     low: Level
+    since: int
+    reset: int
+
+    def is_before(self, charged_at: int, reset: int) -> bool:
+        """Return whether it was charged before another charge. At the same time, each charge makes the reset later."""
+        return self.since < charged_at or (self.since == charged_at and self.reset < reset)
 
 
 class ReservedBucket:
@@ -73,7 +80,7 @@ class ReservedBucket:
 
     def lowest(self, level: Level) -> Open:
         """Return the newest reservation, given the current level of the bucket."""
-        return self.newest if self.newest.low <= level else Open(self.newest.mark, level)
+        return self.newest if self.newest.low <= level else self.newest._replace(low=level)
 
 
 def plain(state: Any) -> Any:
@@ -107,9 +114,15 @@ def figures(bucket: Bucket, held: Any, now: int, quota: Quota) -> tuple[int, int
 def open_reservation(bucket: Bucket, state: Any, now: int, quota: Quota, mark: int) -> Any:
     """Return the state after a reservation was charged to it."""
     older: tuple[Open, ...] = ()
+    since = now
     if isinstance(state, ReservedBucket) and state.newest.low != NONE:
-        older = (*state.older, state.newest)[-MAX_OPEN + 1 :]
-    return ReservedBucket(plain(state), Open(mark, bucket.level(plain(state), now, quota)), older)
+        older = (*state.older, state.newest)
+        since = max(now, state.newest.since)  # in order, even when the clock went back
+        if len(older) >= MAX_OPEN:
+            return state
+    state = plain(state)
+    _, reset = bucket.figures(state, now, quota)
+    return ReservedBucket(state, Open(mark, bucket.level(state, now, quota), since, reset), older)
 
 
 def settle_reservation(bucket: Bucket, state: Any, now: int, quota: Quota, cost: int, mark: int) -> tuple[Any, int]:
@@ -126,8 +139,8 @@ def settle_reservation(bucket: Bucket, state: Any, now: int, quota: Quota, cost:
     low, base = known[at].low, bucket.base(quota)
     back = min(divmod(cost * quota.window_us, base), low)
     left = _minus(low, back, base)
-    rest = [Open(one.mark, min(one.low, left)) for one in known[:at]]
-    rest += (Open(one.mark, _minus(one.low, back, base)) for one in known[at + 1 :])
+    rest = [one._replace(low=min(one.low, left)) for one in known[:at]]
+    rest += (one._replace(low=_minus(one.low, back, base)) for one in known[at + 1 :])
     changed_state = state.state if back == NONE else bucket.lower(state.state, now, quota, back)
     return _state_with_open(changed_state, rest), units(bucket, back, quota)
 
@@ -135,7 +148,8 @@ def settle_reservation(bucket: Bucket, state: Any, now: int, quota: Quota, cost:
 def refund(bucket: Bucket, held: Any, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> Any:
     """Do `Bucket.refund` for a charge outside of any reservation, for a bucket with open reservations.
 
-    It is unknown which reservations the charge preceded, so each of them can refund less by the amount refunded here.
+    A reservation that was made after the charge can refund less by the amount refunded here. For one that was made
+    before it, the hypothetical bucket got the charge, too, and loses it as well, except for what has drained since.
     """
     if not isinstance(held, ReservedBucket):
         raise TypeError(f"the state of a bucket: expected numbers, got {held!r}")
@@ -143,7 +157,12 @@ def refund(bucket: Bucket, held: Any, now: int, quota: Quota, cost: int, charged
     state = bucket.refund(held.state, now, quota, cost, charged_at, reset)
     base = bucket.base(quota)
     back = _minus(bucket.level(held.state, now, quota), bucket.level(state, now, quota), base)
-    return _state_with_open(state, [Open(one.mark, max(NONE, _minus(one.low, back, base))) for one in known])
+    drained = divmod(max(0, now - charged_at) * quota.limit, base)
+    kept = max(NONE, _minus(divmod(cost * quota.window_us, base), drained, base))
+    less = max(NONE, _minus(back, kept, base))
+    lost = [less if one.is_before(charged_at, reset) else back for one in known]
+    rest = [one._replace(low=max(NONE, _minus(one.low, by, base))) for one, by in zip(known, lost, strict=True)]
+    return _state_with_open(state, rest)
 
 
 def units(bucket: Bucket, level: Level, quota: Quota) -> int:
@@ -167,11 +186,11 @@ def _current(bucket: Bucket, held: ReservedBucket, now: int, quota: Quota) -> li
     """Return all open reservations, oldest first, with what they can refund now."""
     newest, largest = held.lowest(bucket.level(held.state, now, quota)), bucket.base(quota) - 1
     low = (newest.low[0], min(newest.low[1], largest))
-    known = [Open(newest.mark, low)]
+    known = [newest._replace(low=low)]
     for one in reversed(held.older):
         if one.low < low:
             low = (one.low[0], min(one.low[1], largest))
-        known.append(Open(one.mark, low))
+        known.append(one._replace(low=low))
     known.reverse()
     return known
 

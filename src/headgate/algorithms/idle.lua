@@ -17,12 +17,22 @@ undo = function(twin, key, quota, cost, charged_at, reset, mark)
   local expires, a, b, c, d = twin.load(key)
   if not expires then return 0 end
   if not twin.level then -- a window
+    local limit, largest = quota.limit, quota.limit
     local before = twin.figures(now, quota, a, b, c, d)
+    if before == 0 then -- more than the limit may be counted: with the largest one, what remains tells how much
+      largest = EXACT - 1
+      quota.limit = largest
+      before = twin.figures(now, quota, a, b, c, d)
+      quota.limit = limit
+    end
     local new_a, new_b, new_c, new_d = twin.refund(now, quota, cost, charged_at, reset, a, b, c, d)
     if new_a ~= a or new_b ~= b or new_c ~= c or new_d ~= d then
       twin.save(key, expires, false, new_a, new_b, new_c, new_d)
     end
-    return (twin.figures(now, quota, new_a, new_b, new_c, new_d)) - before
+    quota.limit = largest
+    local after = twin.figures(now, quota, new_a, new_b, new_c, new_d)
+    quota.limit = limit
+    return after - before
   end
 
   local one = held and held[key]
@@ -44,11 +54,11 @@ undo = function(twin, key, quota, cost, charged_at, reset, mark)
   if one then
     touch_held(key, quota, twin, a, b, c, d)
     local low, low_part = one.low, min(one.part, base - 1)
-    known[1] = { one.mark, low, low_part }
-    for at = #one.older - 23, 1, -24 do
-      local older_mark, older, older_part = unpack('<ddd', one.older, at)
+    known[1] = { one.mark, low, low_part, one.since, one.reset }
+    for at = #one.older - 39, 1, -40 do
+      local older_mark, older, older_part, since, its_reset = unpack('<ddddd', one.older, at)
       if less(older, older_part, low, low_part) then low, low_part = older, min(older_part, base - 1) end
-      known[#known + 1] = { older_mark, low, low_part }
+      known[#known + 1] = { older_mark, low, low_part, since, its_reset }
     end
     for i = 1, #known do
       if known[i][1] == mark then found = i end
@@ -80,12 +90,26 @@ undo = function(twin, key, quota, cost, charged_at, reset, mark)
     if new_a == a and new_b == b and new_c == c and new_d == d then return 0 end
     a, b, c, d = new_a, new_b, new_c, new_d
     back, back_part = minus(level, part, twin.level(now, quota, a, b, c, d))
+    local loss, loss_part = back, back_part -- of reservations that were made before the charge
+    local kept, kept_part = muldiv(cost, quota.window, quota.limit)
+    local drained, drained_part = min(max(0, now - charged_at), kept + 1), 0
+    if not is_gcra then
+      kept, kept_part = cost, 0
+      drained, drained_part = muldiv(drained, quota.limit, quota.window)
+    end
+    if less(drained, drained_part, kept, kept_part) then
+      kept, kept_part = minus(kept, kept_part, drained, drained_part)
+      loss, loss_part = 0, 0
+      if less(kept, kept_part, back, back_part) then loss, loss_part = minus(back, back_part, kept, kept_part) end
+    end
     for i = 1, #known do
       local it = known[i]
-      if less(it[2], it[3], back, back_part) then
+      local by, by_part = back, back_part
+      if it[4] < charged_at or (it[4] == charged_at and it[5] < reset) then by, by_part = loss, loss_part end
+      if less(it[2], it[3], by, by_part) then
         it[2], it[3] = 0, 0
       else
-        it[2], it[3] = minus(it[2], it[3], back, back_part)
+        it[2], it[3] = minus(it[2], it[3], by, by_part)
       end
     end
   end
@@ -95,11 +119,14 @@ undo = function(twin, key, quota, cost, charged_at, reset, mark)
     for i = #known, 1, -1 do
       local it = known[i]
       if it[2] > 0 or it[3] > 0 then
-        if newest then older[#older + 1] = pack('<ddd', newest[1], newest[2], newest[3]) end
+        if newest then older[#older + 1] = pack('<ddddd', newest[1], newest[2], newest[3], newest[4], newest[5]) end
         newest = it
       end
     end
-    held[key] = newest and { mark = newest[1], low = newest[2], part = newest[3], older = table.concat(older) } or nil
+    held[key] = newest and {
+      mark = newest[1], low = newest[2], part = newest[3], since = newest[4], reset = newest[5],
+      older = table.concat(older),
+    } or nil
     twin.save(key, max(expires, now + 1000000), true, a, b, c, d)
   else
     twin.save(key, expires, false, a, b, c, d)

@@ -26,6 +26,7 @@ local REFUNDS, idle, undo = false, nil, nil -- see idle.lua
 local held -- by key: its open reservations; nil: none seen yet
 local begin_held, load_held, save_held, touch_held, open_held -- see held.lua
 local slot = '' -- the id of the slot that a group takes or releases; see concurrency.lua
+local arrived = -1 -- when the request began to wait for the slot; 0: now; -1: it does not wait
 local NEVER = -1
 local EXACT = 9007199254740992
 local LONGEST = 6307200000000000 -- the longest wait for a debt; see debt.py
@@ -49,8 +50,19 @@ local function muldiv(a, b, c)
     local remainder = product % c
     return (product - remainder) / c, remainder
   end
-  local whole = floor(a / c)
-  a = a - whole * c
+  if a >= c then
+    local rest = a % c
+    local quotient, remainder = muldiv(rest, b, c)
+    return quotient + (a - rest) / c * b, remainder
+  end
+  local base = floor(EXACT / 2 / c)
+  if base > 1 then -- long division: b's last digit to this base, after the digits before it
+    local digit = b % base
+    local quotient, remainder = muldiv(a, (b - digit) / base, c)
+    local dividend = remainder * base + a * digit -- below 2 * base * c
+    remainder = dividend % c
+    return quotient * base + (dividend - remainder) / c, remainder
+  end
   local quotient, remainder = 0, 0
   local bit = 1
   while bit * 2 <= b do bit = bit * 2 end
@@ -75,7 +87,7 @@ local function muldiv(a, b, c)
     end
     bit = bit / 2
   end
-  return quotient + whole * b, remainder
+  return quotient, remainder
 end
 
 -- Returns the milliseconds until expires, as text, which Redis reads faster than a number.
@@ -103,7 +115,7 @@ local function load2(key)
     local _, a, b, c = unpack('<dddd', value)
     return 0, a, b, c
   end
-  if value and #value % 24 == 16 and #value >= 64 and begin_held then
+  if value and #value % 40 == 4 and #value >= 84 and begin_held then
     if not held then begin_held() end
     return load_held(key, value)
   end
@@ -129,7 +141,7 @@ local function load3(key)
     local _, a, b, c, d = unpack('<ddddd', value)
     return 0, a, b, c, d
   end
-  if value and #value % 24 == 16 and #value >= 64 and begin_held then
+  if value and #value % 40 == 4 and #value >= 84 and begin_held then
     if not held then begin_held() end
     return load_held(key, value)
   end

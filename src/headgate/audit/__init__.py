@@ -1,2 +1,1 @@
-"""Records refusals, and what shadow rules would have refused, as events in the background. No decision depends on
-it."""
+"""Records refusals, and what shadow rules would have refused, in the background. No decision depends on it."""

@@ -35,11 +35,7 @@ from headgate.db.events import Count, Event, EventBatch, Events
 from headgate.db.usage import FIGURES, HOUR_SECONDS, MINUTE_SECONDS, UsageCount
 from headgate.errors import DatabaseError
 
-RETRY_SECONDS: Final = (
-    0.5,
-    1.0,
-    2.0,
-)  # before the next attempt to write to the database; the last one repeats
+RETRY_SECONDS: Final = (0.5, 1.0, 2.0)  # before the next attempt to write to the database; the last one repeats
 ADOPT_SECONDS: Final = 60.0  # between checks for spools of ended processes
 RETAIN_SECONDS: Final = 600.0  # between checks for old events, once there are none
 STEP: Final = 1_000  # old rows deleted in one step
@@ -148,7 +144,7 @@ class Auditor:
                     return
                 batches = [(record, batch) for record in records if (batch := _decode(record)) is not None]
                 new = self._events.write(run, [batch for _, batch in batches], self._clock.now_us())
-                self._spool.done(records)
+                self._spool.remove(records)
                 self._written += sum(record.events for record, _ in batches[len(batches) - new :])
                 self._dropped += sum(record.events for record in records) - sum(one.events for one, _ in batches)
 
@@ -169,7 +165,7 @@ class Auditor:
             (options.usage_retention, partial(self._events.forget_usage, MINUTE_SECONDS)),
             (options.usage_hourly_retention, partial(self._events.forget_usage, HOUR_SECONDS)),
         ):
-            gone = 0 if retention is None else forget(now_us - round(retention * MICROSECONDS), most=STEP)
+            gone = 0 if retention is None else forget(now_us - round(retention * MICROSECONDS), max_items=STEP)
             self._deleted += gone
             if gone:
                 return gone

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import islice
 from threading import Lock
 from typing import Final, NamedTuple
@@ -26,6 +27,7 @@ COLUMNS: Final = (*CLIENT, "endpoint", "method", "tier")  # the facts with their
 OTHER: Final = "(other)"  # all subjects that there was no room for
 MAX_FACTS: Final = 16  # without a column
 MAX_DIMENSIONS: Final = 10_000  # cached; there are as many as rules
+_dimension_of = lru_cache(MAX_DIMENSIONS)(dimension_of)
 
 
 class EventKey(NamedTuple):
@@ -62,7 +64,6 @@ class Buffer:
         self._options = options
         self._lock = Lock()
         self._window = FlushWindow()
-        self._dimensions: dict[str, str] = {}  # by key template
         self.recorded = 0  # since its creation
 
     def add(self, facts: Mapping[str, str], cost: Cost, decision: Decision) -> None:
@@ -73,19 +74,19 @@ class Buffer:
         """
         checks, outcomes, subjects = decision.plan.limits, decision.outcomes, decision.subjects
         if decision.allowed:
-            places = [
-                place
-                for place, (check, outcome) in enumerate(zip(checks, outcomes, strict=True))
+            indexes = [
+                index
+                for index, (check, outcome) in enumerate(zip(checks, outcomes, strict=True))
                 if outcome.wait_us and not check.enforced
             ]
         elif len(checks) == 1:
-            places = [0]
+            indexes = [0]
         else:
-            places = [min(range(len(checks)), key=lambda one: restrictiveness((checks[one], outcomes[one])))]
-        for place in places:
-            subject = subjects[place] if subjects else ""
+            indexes = [min(range(len(checks)), key=lambda one: restrictiveness((checks[one], outcomes[one])))]
+        for index in indexes:
+            subject = subjects[index] if subjects else ""
             self._add(
-                facts, amount_of(cost, checks[place].refusal.unit), decision, checks[place], outcomes[place], subject
+                facts, amount_of(cost, checks[index].refusal.unit), decision, checks[index], outcomes[index], subject
             )
 
     def take(self) -> FlushWindow | None:
@@ -101,7 +102,7 @@ class Buffer:
     ) -> None:
         at_us, key_template = decision.at_us, check.key_template
         reason = ANNOTATE if decision.allowed and check.refusal.annotates else decision.reason
-        dimension = self._dimensions.get(key_template) or self._dimension(key_template)
+        dimension = _dimension_of(key_template)
         if dimension == GLOBAL:
             subject = ""
         elif not subject or "+" in dimension:
@@ -109,8 +110,7 @@ class Buffer:
         fact = facts.get
         user, ip, api_key, tenant = fact("user"), fact("ip"), fact("api_key"), fact("tenant")
         client = EventKey(
-            *(at_us - at_us % MINUTE_US, check.rule, reason, dimension, subject),
-            *(user, ip, api_key, tenant),
+            *(at_us - at_us % MINUTE_US, check.rule, reason, dimension, subject), *(user, ip, api_key, tenant)
         )
         if len(subject) + len(user or "") + len(ip or "") + len(api_key or "") + len(tenant or "") > MAX_TEXT:
             client = _shorten(client)
@@ -137,11 +137,6 @@ class Buffer:
             # Absent facts stay absent.
             client = EventKey(*client[:4], client.subject and OTHER, *[name and OTHER for name in client[5:]])
         return window.tallies.setdefault(client, [0, 0])
-
-    def _dimension(self, key_template: str) -> str:
-        if len(self._dimensions) >= MAX_DIMENSIONS:
-            self._dimensions.clear()
-        return self._dimensions.setdefault(key_template, dimension_of(key_template))
 
 
 def _weight(number: int, full: int, one_in: int) -> int:

@@ -15,8 +15,8 @@ Subject = tuple[int, str, str, str, str]  # the fields that identify a Count
 
 
 _TEXTS: Final = ("user", "ip", "tenant", "endpoint", "tier")  # an event's fields that clients control
-_MOST_MASKED: Final = 10_000  # cached texts
-_masked = lru_cache(_MOST_MASKED)(masked)
+_MAX_MASKED: Final = 10_000  # cached texts
+_masked = lru_cache(_MAX_MASKED)(masked)
 
 
 def _masked_subject(dimension: str, subject: str) -> str:

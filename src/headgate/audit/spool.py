@@ -127,7 +127,7 @@ class Spool:
         return sum(segment.events for segment in adopted)
 
     def read(self) -> tuple[str, list[SpooledBatch]]:
-        """Return the next batches, all of one run, and that run. They stay in the spool until `done`."""
+        """Return the next batches, all of one run, and that run. They stay in the spool until `remove`."""
         with self._lock:
             for segment in list(self._segments):
                 records = self._records(segment)
@@ -140,7 +140,7 @@ class Spool:
                 self._finish(segment)
         return "", []
 
-    def done(self, records: Sequence[SpooledBatch]) -> None:
+    def remove(self, records: Sequence[SpooledBatch]) -> None:
         """Remove batches that are now in the database."""
         with self._lock:
             for record in records:

@@ -76,11 +76,11 @@ class UsageWindow:
 class UsageCounter:
     """Counts decisions. Belongs to the thread of one event loop, except for `take`.
 
-    Call `tick` once a second, and `rotate` at the end. The `most_rules` busiest rules of a minute are counted
+    Call `tick` once a second, and `rotate` at the end. The `max_rules` busiest rules of a minute are counted
     separately; the rest together.
     """
 
-    def __init__(self, *, most_rules: int = 1_000, clock: Clock | None = None) -> None:
+    def __init__(self, *, max_rules: int = 1_000, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
         self._window = UsageWindow(self._minute_us(), 0)
         self._number = 0  # of the window
@@ -89,7 +89,7 @@ class UsageCounter:
         self._counted = [0] * TIMES  # of this window, up to the last tick
         self._times_us: list[float] = []  # of checks since the last tick
         self._stride = 1
-        self._own = _OwnRules(most_rules)
+        self._own = _OwnRules(max_rules)
         self.untimed = 0  # checks until the next one is timed; callers count down
         self.seconds: deque[Second] = deque(maxlen=LIVE_SECONDS)
 
@@ -115,10 +115,10 @@ class UsageCounter:
         us = seconds * MICROSECONDS
         if len(self._times_us) < 4 * TIMED_PER_SECOND:
             self._times_us.append(us)
-        place = TIMES + bisect_left(BOUNDS_US, us)
-        self._window.figures(ALL)[place] += 1
+        index = TIMES + bisect_left(BOUNDS_US, us)
+        self._window.figures(ALL)[index] += 1
         for limit in plan.limits:
-            self._window.figures(limit.rule)[place] += 1
+            self._window.figures(limit.rule)[index] += 1
 
     def tick(self) -> None:
         """Record the second that has just ended, and pass on the window if it is due.
@@ -165,8 +165,8 @@ class UsageCounter:
     def _add(self, cost: Cost, decision: Decision) -> None:
         """Count a decision that is not simply an allowed one of a known plan."""
         plan, reason = decision.plan, decision.reason
-        usual = reason == "within_limit" and plan.limits and not plan.shadows and not plan.holds
-        if usual and isinstance(cost, int):
+        is_plain = reason == "within_limit" and plan.limits and not plan.shadows and not plan.holds
+        if is_plain and isinstance(cost, int):
             plan.prepared[self] = [0, 0, -1]  # a new plan may not occur again
         failing = reason in FAILURE_MODES
         if not decision.allowed:
@@ -197,9 +197,9 @@ def _parts(decision: Decision, reason: str, cost: int) -> Iterator[tuple[str, in
     if reason == "no_rule":
         yield NO_RULE, ALLOWED, cost
     outcomes = decision.outcomes if reason == "shadow" else ()
-    for place, limit in enumerate(limits):
-        refuses = bool(outcomes) and not limit.enforced and outcomes[place].wait_us != 0
-        yield limit.rule, SHADOW if refuses else ALLOWED, 0 if refuses else decision.costs[place]
+    for index, limit in enumerate(limits):
+        refuses = bool(outcomes) and not limit.enforced and outcomes[index].wait_us != 0
+        yield limit.rule, SHADOW if refuses else ALLOWED, 0 if refuses else decision.costs[index]
 
 
 def _by_rule(window: UsageWindow) -> dict[str, list[int]]:
@@ -216,8 +216,8 @@ def _by_rule(window: UsageWindow) -> dict[str, list[int]]:
 class _OwnRules:
     """Chooses the rules with their own rows: in each minute, the busiest of the minute before, then any."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_rules: int) -> None:
+        self._max_rules = max_rules
         self._minute_us = 0
         self._checks: Counter[str] = Counter()  # of this minute
         self._own: set[str] = set()
@@ -227,10 +227,10 @@ class _OwnRules:
         checks = {rule: sum(one[:DELAYED]) for rule, one in figures.items() if rule not in (ALL, NO_RULE)}
         if minute_us != self._minute_us:
             self._minute_us = minute_us
-            self._own = set(nlargest(self._most, self._checks, key=self._checks.__getitem__))
+            self._own = set(nlargest(self._max_rules, self._checks, key=self._checks.__getitem__))
             self._checks = Counter()
         self._checks.update(checks)
-        room = self._most - len(self._own)
+        room = self._max_rules - len(self._own)
         if room > 0:
             self._own.update(nlargest(room, checks.keys() - self._own, key=checks.__getitem__))
         rest = [one for rule, one in figures.items() if rule in checks and rule not in self._own]

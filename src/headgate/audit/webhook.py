@@ -27,7 +27,7 @@ from headgate.db.events import Event
 from headgate.db.records import time_text
 
 QUEUE: Final = 1_000  # the most messages that wait
-MOST: Final = 100  # refusals, or changes, in one message
+MAX_IN_MESSAGE: Final = 100  # refusals, or changes, in one message
 ATTEMPTS: Final = 8
 BACKOFF_SECONDS: Final = 1.0  # before the second attempt; doubles with each attempt
 MAX_BACKOFF_SECONDS: Final = 60.0
@@ -76,13 +76,13 @@ class Webhook:
 
     def tell_refusals(self, events: Sequence[Event]) -> None:
         """Report requests that were refused, or that a rule that only logs would have refused."""
-        for start in range(0, len(events), MOST):
-            self._put("refusals", {"refusals": [_event_table(event) for event in events[start : start + MOST]]})
+        for start in range(0, len(events), MAX_IN_MESSAGE):
+            self._put("refusals", {"refusals": [event.as_table() for event in events[start : start + MAX_IN_MESSAGE]]})
 
     def tell_changes(self, version: int, at_us: int, actor: str, changes: Sequence[Mapping[str, Any]]) -> None:
         """Report the changes of one transaction. Of very many changes, report the first ones and their number."""
-        told = {"version": version, "at": time_text(at_us), "actor": actor}
-        self._put("changes", {**told, "changes": list(changes[:MOST]), "count": len(changes)})
+        transaction = {"version": version, "at": time_text(at_us), "actor": actor}
+        self._put("changes", {**transaction, "changes": list(changes[:MAX_IN_MESSAGE]), "count": len(changes)})
 
     def status(self) -> WebhookStatus:
         with self._changed:
@@ -196,10 +196,3 @@ def signature_fields(key: bytes, message: Message, timestamp: int) -> dict[str, 
     content = b"%s.%d.%s" % (message.id.encode(), timestamp, message.body)
     signature = b64encode(hmac.digest(key, content, "sha256")).decode()
     return {"webhook-id": message.id, "webhook-timestamp": str(timestamp), "webhook-signature": f"v1,{signature}"}
-
-
-def _event_table(event: Event) -> dict[str, Any]:
-    """Return an event as the admin API shows it."""
-    table = event._asdict()
-    at_us, wait_us = table.pop("at_us"), table.pop("retry_after_us")
-    return {**table, "at": time_text(at_us), "retry_after": None if wait_us is None else wait_us / 1_000_000}

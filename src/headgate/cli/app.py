@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from headgate._version import __version__
 from headgate.cli import FAULT, REFUSED, changes, complain, exemptions, overrides, rules, tokens, users
 from headgate.cli.check import check, peek, reset
 from headgate.cli.events import events
 from headgate.cli.explain import explain
+from headgate.cli.options import AsJson
+from headgate.cli.output import emit_or_say
 from headgate.cli.replay import replay_logs
 from headgate.cli.serve import serve
 from headgate.cli.top import top
-from headgate.cli.version import print_version, version
 from headgate.errors import HeadgateError, InvalidRule
 
 
@@ -49,6 +52,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version and exit, for `headgate --version`."""
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+def version(as_json: AsJson = False) -> None:
+    """Print the versions of Headgate and Python."""
+    python = platform.python_version()
+    emit_or_say(
+        {"headgate": __version__, "python": python}, f"headgate {__version__} (Python {python})", as_json=as_json
+    )
 
 
 @app.callback()

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 import typer
 
 from headgate.cli.client import Json, ServiceClient
-from headgate.cli.differences import lines_of
-from headgate.cli.options import ADMIN, AsJson, calls_service
-from headgate.cli.output import Cell, emit, local_time, on_terminal, say, show_table
+from headgate.cli.differences import apply_planned, lines_of
+from headgate.cli.options import ADMIN, AsJson, DryRun, Yes, calls_service
+from headgate.cli.output import Cell, local_time, show_list
 
 CHANGES: Final = "/api/v1/changes"
 
@@ -28,13 +28,8 @@ def list_changes(
     as_json: AsJson = False,
 ) -> None:
     """List changes, the latest first."""
-    found = list(client.pages(CHANGES, "changes", {"kind": kind, "subject": subject}, most=limit))
-    if as_json:
-        emit(found)
-    elif found:
-        show_table(("id", "version", "time", "by", "change"), map(_row, found))
-    else:
-        say("no changes")
+    found = client.pages(CHANGES, "changes", {"kind": kind, "subject": subject}, max_items=limit)
+    show_list(found, ("id", "version", "time", "by", "change"), _row, "no changes", as_json=as_json)
 
 
 @app.command()
@@ -47,27 +42,21 @@ def revert(
     together: Annotated[
         bool, typer.Option("--together", help="Revert everything that the same transaction changed.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Without a terminal, it never asks.")
-    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Revert a change. Shows what will change first."""
     path = f"{CHANGES}/{change_id}/revert"
     planned = client.post(path, params={"together": together, "dry_run": True})
-    if not as_json:
-        for text, style in lines_of(planned["changes"]):
-            say(text, style)
-    done = planned
-    if planned["changes"] and not dry_run:
-        if not yes and on_terminal():
-            typer.confirm("Revert?", abort=True, err=True)
-        done = client.post(path, params={"together": together})
-        if not as_json:
-            say(f"reverted: version {done['version']}")
-    if as_json:
-        emit(done)
+    apply_planned(
+        planned,
+        lambda: client.post(path, params={"together": together}),
+        words=("Revert?", "reverted"),
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 def _row(change: Json) -> tuple[Cell, ...]:

@@ -11,8 +11,8 @@ import typer
 
 from headgate.cli import REFUSED
 from headgate.cli.client import Json, ServiceClient
-from headgate.cli.options import DATA, AsJson, calls_service
-from headgate.cli.output import STYLES, Cell, duration, emit, say, show_table
+from headgate.cli.options import DATA, AsJson, calls_service, optional_parameters, set_parameters
+from headgate.cli.output import STYLES, Cell, duration, emit, emit_or_say, say, show_table
 
 _PANEL: Final = "Request"
 _FACTS: Final[dict[str, Any]] = {
@@ -47,18 +47,14 @@ def about_request(
 ) -> Callable[Concatenate[ServiceClient, ...], None]:
     """Decorate a command so that the facts of a request become its options."""
     client, _, *own = inspect.signature(command, eval_str=True).parameters.values()
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in _FACTS.items()
-    ]
-    own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    own = [one.replace(kind=one.KEYWORD_ONLY) for one in own]
 
     @wraps(command)
     def run(client: ServiceClient, **options: Any) -> None:
         facts = facts_of(**{name: options.pop(name) for name in _FACTS})
         command(client, facts, **options)
 
-    run.__signature__ = inspect.Signature([client, *added, *own])  # type: ignore[attr-defined]
+    set_parameters(run, [client, *optional_parameters(_FACTS), *own])
     return run
 
 
@@ -69,33 +65,29 @@ def check(
     facts: Json,
     cost: Cost = None,
     idempotency_key: Annotated[
-        str | None,
-        typer.Option(help="Repeated checks with the same key are charged once.", rich_help_panel=_PANEL),
+        str | None, typer.Option(help="Repeated checks with the same key are charged once.", rich_help_panel=_PANEL)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check and charge a request. Exit code 0: allowed, 1: refused."""
     key = {} if idempotency_key is None else {"idempotency_key": idempotency_key}
-    _tell(client.check("/v1/check", {**facts, "cost": cost_of(cost), **key}), as_json)
+    _show(client.check("/v1/check", {**facts, "cost": cost_of(cost), **key}), as_json)
 
 
 @calls_service(*DATA)
 @about_request
 def peek(client: ServiceClient, facts: Json, cost: Cost = None, as_json: AsJson = False) -> None:
     """Show what a check would decide, without charging. Exit code 0: allowed, 1: refused."""
-    _tell(client.check("/v1/peek", {**facts, "cost": cost_of(cost)}), as_json)
+    _show(client.check("/v1/peek", {**facts, "cost": cost_of(cost)}), as_json)
 
 
 @calls_service(*DATA)
 @about_request
 def reset(client: ServiceClient, facts: Json, as_json: AsJson = False) -> None:
     """Reset the counts of a request's subjects, under every rule that applies to it."""
-    answer = client.post("/v1/reset", facts)
-    if as_json:
-        emit(answer)
-        return
     shown = facts | ({"api_key": "…"} if "api_key" in facts else {})
-    say(f"reset: {', '.join(f'{name} {value}' for name, value in shown.items()) or 'global limits'}")
+    line = f"reset: {', '.join(f'{name} {value}' for name, value in shown.items()) or 'global limits'}"
+    emit_or_say(client.post("/v1/reset", facts), line, as_json=as_json)
 
 
 def facts_of(*, subject: str | None = None, fact: list[str] | None = None, **known: str | None) -> dict[str, Any]:
@@ -162,7 +154,7 @@ _WHY: Final = {
 }
 
 
-def _tell(decision: Json, as_json: bool) -> None:
+def _show(decision: Json, as_json: bool) -> None:
     if as_json:
         emit(decision)
     else:

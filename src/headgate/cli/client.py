@@ -9,7 +9,6 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
@@ -56,7 +55,7 @@ class ServiceClient:
         self.server = server_url(server)
         headers = {"User-Agent": f"headgate/{__version__}"}
         if token is not None:
-            headers["Authorization"] = f"Bearer {_sendable(token)}"
+            headers["Authorization"] = f"Bearer {_require_sendable(token)}"
         self._has_token = token is not None
         self._http = httpx.Client(
             base_url=self.server,
@@ -110,9 +109,11 @@ class ServiceClient:
     def delete(self, path: str, params: Params | None = None) -> Json:
         return self._object(self._send("DELETE", path, params=params))
 
-    def pages(self, path: str, name: str, params: Params | None = None, *, most: int | None = None) -> Iterator[Json]:
-        """Yield the entries of all pages, at most `most`; `name` is the key of a page's entries."""
-        left = most
+    def pages(
+        self, path: str, name: str, params: Params | None = None, *, max_items: int | None = None
+    ) -> Iterator[Json]:
+        """Yield the entries of all pages, at most `max_items`; `name` is the key of a page's entries."""
+        left = max_items
         asked = dict(params or {})
         while left is None or left > 0:
             page = self.get(path, {**asked, "limit": PAGE if left is None else min(PAGE, left)})
@@ -129,9 +130,7 @@ class ServiceClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _send(self, method: str, path: str, *, params: Params | None = None, **options: Any) -> httpx.Response:
@@ -221,7 +220,7 @@ def find_token(given: str | None, server: str, names: tuple[str, ...], settings:
         return None
 
 
-def _sendable(token: str) -> str:
+def _require_sendable(token: str) -> str:
     if not token.isascii() or not token.isprintable() or " " in token:
         raise CommandFault("--token: must consist of printable ASCII characters without spaces")
     return token

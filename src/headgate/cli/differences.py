@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+import typer
+
 from headgate.cli.client import Json
+from headgate.cli.output import emit, on_terminal, say
 from headgate.core.cost import REQUESTS
 from headgate.core.quota import MICROSECONDS, Quota, duration_text
 from headgate.errors import InvalidQuota
@@ -24,8 +27,7 @@ class StyledLine(NamedTuple):
 
 
 def lines_of(changes: list[Json]) -> Iterator[StyledLine]:
-    """Yield a line for each change, with `+` (new), `~` (changed, with its fields) or `-` (deleted); and their
-    number."""
+    """Yield a line for each change, `+` (new), `~` (changed, with its fields) or `-` (deleted); then their number."""
     for change in changes:
         mark, style = _MARKS.get(change["action"], ("?", ""))
         about = " ".join(part for part in (change["kind"], change["subject"]) if part)
@@ -36,6 +38,32 @@ def lines_of(changes: list[Json]) -> Iterator[StyledLine]:
             yield StyledLine(f"{mark} {about}{_describe(change['kind'], before or after)}", style)
     count = len(changes)
     yield StyledLine("no difference" if count == 0 else f"{count:,} change{'' if count == 1 else 's'}", "bold")
+
+
+def show_changes(changes: list[Json]) -> None:
+    """Print a line for each change, and their number."""
+    for text, style in lines_of(changes):
+        say(text, style)
+
+
+def apply_planned(
+    planned: Json, apply: Callable[[], Json], *, words: tuple[str, str], dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Show planned changes and, unless it is a dry run or there are none, ask for confirmation and apply them.
+
+    `words` are the question, and how to report that it is done.
+    """
+    question, done = words
+    if not as_json:
+        show_changes(planned["changes"])
+    if planned["changes"] and not dry_run:
+        if not yes and on_terminal():
+            typer.confirm(question, abort=True, err=True)
+        planned = apply()
+        if not as_json:
+            say(f"{done}: version {planned['version']}")
+    if as_json:
+        emit(planned)
 
 
 def differences(before: Json, after: Json) -> list[str]:

@@ -12,8 +12,13 @@ from ipaddress import ip_address
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
+import yaml
+
 from headgate.errors import InvalidRule, Problem
 from headgate.http.identity.api_key import hashed_api_key
+from headgate.rules.facts import ENVOY, WELL_KNOWN
+from headgate.rules.sources.document import snapshot_of
+from headgate.rules.sources.export import text_of
 from headgate.service.rpc.fact_names import DOMAIN, KEYS, fact_names, form_of
 
 Table = dict[str, Any]
@@ -57,6 +62,21 @@ class Found(NamedTuple):
 class Imported(NamedTuple):
     rules: list[Table]  # tables of a rules file
     report: list[str]  # what has no equivalent, a line each
+
+
+def import_envoy(contents: Mapping[str, bytes]) -> tuple[str, list[str]]:
+    """Convert envoyproxy/ratelimit's files to a rules file; return what has no equivalent. Raises `InvalidRule`."""
+    documents = []
+    for file, content in contents.items():
+        try:
+            # Keep every scalar as text: a value of 007 or yes is meant literally.
+            documents += [one for one in yaml.load_all(content, yaml.BaseLoader) if one is not None]
+        except yaml.YAMLError as error:
+            raise InvalidRule(Problem("", "", f"is not YAML: {' '.join(str(error).split())}", file)) from None
+    rules, report = rules_of(documents)
+    named = {fact for rule in rules for fact in (*rule["dimension"].split("+"), *rule["match"])}
+    declared = sorted(named - {*WELL_KNOWN, *ENVOY})
+    return text_of(snapshot_of({"headgate": {"facts": declared}, "rules": rules}, version="")), report
 
 
 def rules_of(documents: Iterable[Any]) -> Imported:
@@ -201,7 +221,7 @@ def _dead_ends(depth: int, step: DescriptorEntry, others: Iterable[Found], own: 
 def _group(domain: str, form: tuple[str, ...], found: list[Found]) -> Iterator[Table]:
     """Yield the rules for one form of descriptor; several are alternatives in this order."""
     names = list(fact_names(form))
-    for place, (path, _, fields) in enumerate(found):
+    for index, (path, _, fields) in enumerate(found):
         rule: Table = {"id": fields["id"] or _dead_end_id(domain, path), "dimension": "+".join(names)}
         match: Table = {DOMAIN: domain, KEYS: form_of(form)}
         for name, step in zip(names, path, strict=True):
@@ -212,7 +232,7 @@ def _group(domain: str, form: tuple[str, ...], found: list[Found]) -> Iterator[T
         rule |= {"match": match, "algorithm": "fixed_window"}
         rule |= {name: value for name, value in fields.items() if name != "id"}
         if len(found) > 1:
-            rule |= {"group": f"{domain}: {form_of(form)}", "priority": place + 1}
+            rule |= {"group": f"{domain}: {form_of(form)}", "priority": index + 1}
         yield rule
 
 

@@ -28,10 +28,10 @@ from headgate.cli.times import time_of
 EVENTS: Final = "/api/v1/events"
 COLUMNS: Final = ("time", "decision", "reason", "rule", "who", "endpoint", "cost", "limit", "retry after", "stands for")
 USUALLY: Final = 50
-MOST_CSV: Final = 1_000  # of a CSV with a limit
+MAX_CSV: Final = 1_000  # of a CSV with a limit
 FOLLOW_SECONDS: Final = 1.0  # between polls
 LATE_SECONDS: Final = 30.0  # after which a late event is missed: nodes write events some seconds late
-MOST_NEW: Final = 1_000  # in one poll
+MAX_NEW: Final = 1_000  # in one poll
 _WHEN: Final = "A time, as in 2027-01-31T12:00, or how long ago, as in 1h."
 
 
@@ -74,8 +74,8 @@ def events(
     if as_csv:
         if as_json or follow:
             raise typer.BadParameter("cannot be combined with --json or --follow", param_hint="--csv")
-        if limit is not None and limit > MOST_CSV:
-            message = f"must be at most {MOST_CSV:,} with --csv, or be left out for all of them"
+        if limit is not None and limit > MAX_CSV:
+            message = f"must be at most {MAX_CSV:,} with --csv, or be left out for all of them"
             raise typer.BadParameter(message, param_hint="--limit")
         for chunk in client.chunks(EVENTS, {**wanted, "limit": limit, "format": "csv"}):
             typer.echo(printable_lines(chunk) if on_terminal() else chunk, nl=False)
@@ -84,9 +84,9 @@ def events(
             raise typer.BadParameter("cannot be combined with --follow", param_hint="--until")
         _follow(client, wanted, limit or USUALLY, as_json)
     elif as_json:
-        emit_lines(client.pages(EVENTS, "events", wanted, most=limit or USUALLY))
+        emit_lines(client.pages(EVENTS, "events", wanted, max_items=limit or USUALLY))
     else:
-        found = list(client.pages(EVENTS, "events", wanted, most=limit or USUALLY))
+        found = list(client.pages(EVENTS, "events", wanted, max_items=limit or USUALLY))
         if found:
             show_table(COLUMNS, map(row_of, found))
         else:
@@ -110,9 +110,9 @@ def row_of(event: Json) -> tuple[Cell, ...]:
     )
 
 
-def _follow(client: ServiceClient, wanted: dict[str, Any], most: int, as_json: bool) -> None:
+def _follow(client: ServiceClient, wanted: dict[str, Any], max_items: int, as_json: bool) -> None:
     """Print events as they arrive, oldest first, beginning with the latest existing ones."""
-    for event in new_events(client, wanted, most):
+    for event in new_events(client, wanted, max_items):
         if as_json:
             typer.echo(json.dumps(event))
         else:
@@ -120,17 +120,17 @@ def _follow(client: ServiceClient, wanted: dict[str, Any], most: int, as_json: b
             typer.echo(line)
 
 
-def new_events(client: ServiceClient, wanted: dict[str, Any], most: int) -> Iterator[Json]:
+def new_events(client: ServiceClient, wanted: dict[str, Any], max_items: int) -> Iterator[Json]:
     """Yield events without end, each once: first the latest existing ones, then new ones.
 
     Events of one poll are in order of time. An event that was written late comes with a later poll.
     """
     since: str | None = wanted["since"]
-    shown: int | None = most  # how many of those found; later all
+    shown: int | None = max_items  # how many of those found; later all
     seen: dict[str, float] = {}
     while True:
         now = time.monotonic()
-        found = list(client.pages(EVENTS, "events", wanted, most=max(most, MOST_NEW)))
+        found = list(client.pages(EVENTS, "events", wanted, max_items=max(max_items, MAX_NEW)))
         for event in reversed(found[:shown]):
             if event["id"] not in seen:
                 yield event

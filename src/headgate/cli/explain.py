@@ -16,11 +16,7 @@ from headgate.cli.options import ADMIN, AsJson, calls_service
 from headgate.cli.output import STYLES, CommandFault, duration, emit, local_time, printable
 from headgate.core.cost import cost_text
 
-_SOURCES: Final = {
-    "request": "from the request",
-    "user": "the user's own",
-    "default": "the default",
-}
+_SOURCES: Final = {"request": "from the request", "user": "the user's own", "default": "the default"}
 _OVER: Final = {"log_only": "would refuse (only logs)", "annotate": "is over its limit (only annotates)"}
 _MISSED: Final = "dim"
 NO_WIDTH: Final = 100_000  # columns
@@ -33,8 +29,7 @@ def explain(
     facts: Json,
     cost: Cost = None,
     decision_id: Annotated[
-        str | None,
-        typer.Option("--id", help="Explain a past refusal by its decision_id.", metavar="ID"),
+        str | None, typer.Option("--id", help="Explain a past refusal by its decision_id.", metavar="ID")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -6,7 +6,6 @@ import os
 import select
 import sys
 import time
-from types import TracebackType
 from typing import Self
 
 try:
@@ -28,9 +27,7 @@ class KeyboardReader:
             tty.setcbreak(sys.stdin)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._before is not None:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)  # type: ignore[arg-type]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Final
@@ -18,6 +18,10 @@ ADMIN: Final = ("admin_token",)  # the settings with the token to use
 DATA: Final = ("data_token", "admin_token")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Without a terminal, it never asks.")
+]
 _PANEL: Final = "Service"
 _EXISTING: Final[dict[str, Any]] = {"exists": True, "dir_okay": False, "rich_help_panel": _PANEL}
 
@@ -49,6 +53,20 @@ _CONNECTION: Final[dict[str, Any]] = {
 }
 
 
+def optional_parameters(types: Mapping[str, Any]) -> list[inspect.Parameter]:
+    """Return keyword parameters of a command by name and type; each is None if its option is absent."""
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in types.items()
+    ]
+
+
+def set_parameters(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> None:
+    """Let Typer see these parameters in place of a command's `**options`."""
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+
+
 def calls_service(*tokens: str) -> Callable[[Callable[Concatenate[ServiceClient, ...], None]], Callable[..., None]]:
     """Decorate a command that takes a client, and add the options that the client needs.
 
@@ -56,11 +74,7 @@ def calls_service(*tokens: str) -> Callable[[Callable[Concatenate[ServiceClient,
     """
 
     def decorate(command: Callable[Concatenate[ServiceClient, ...], None]) -> Callable[..., None]:
-        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-        added = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-            for name, annotation in _CONNECTION.items()
-        ]
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
 
         @wraps(command)
         def run(**options: Any) -> None:
@@ -68,33 +82,27 @@ def calls_service(*tokens: str) -> Callable[[Callable[Concatenate[ServiceClient,
             with report_faults(), connect(tokens, **connection) as client:
                 command(client, **options)
 
-        run.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in (*own, *added)}
+        set_parameters(run, [*own, *optional_parameters(_CONNECTION)])
         return run
 
     return decorate
 
 
 def connect(
-    tokens: tuple[str, ...],
-    *,
-    server: str | None,
-    token: str | None,
-    token_file: Path | None,
-    **files: Path | None,
+    tokens: tuple[str, ...], *, server: str | None, token: str | None, token_file: Path | None, **files: Path | None
 ) -> ServiceClient:
     """Return a client from the options, and from the settings for options that are not given."""
     settings = ClientSettings()
     if token_file is not None:
         if token is not None:
             raise typer.BadParameter("give only one of the two", param_hint="--token and --token-file")
-        token = _content(token_file)
+        token = _read_token(token_file)
     server = server or settings.server
     found = find_token(token, server, tokens, settings)
     return ServiceClient(server, token=found, variables=" or ".join(map(variable, tokens)), **files)
 
 
-def _content(file: Path) -> str:
+def _read_token(file: Path) -> str:
     try:
         content = file.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -34,6 +35,7 @@ STYLES: Final = {
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 Cell = str | int | float | bool | None
+T = TypeVar("T")
 
 
 class CommandFault(HeadgateError):
@@ -71,6 +73,25 @@ def emit_lines(records: Iterable[Any]) -> None:
         typer.echo(json.dumps(record))
 
 
+def emit_or_say(data: Any, line: str, *, as_json: bool) -> None:
+    """Print data as JSON, or a line of text in its place."""
+    if as_json:
+        emit(data)
+    else:
+        say(line)
+
+
+def show_list(
+    entries: Iterable[T], columns: Sequence[str], row: Callable[[T], Sequence[Cell]], empty: str, *, as_json: bool
+) -> None:
+    """Print entries as JSON or as a table; without entries, the line `empty` in place of a table."""
+    found = list(entries)
+    if found and not as_json:
+        show_table(columns, map(row, found))
+    else:
+        emit_or_say(found, empty, as_json=as_json)
+
+
 def say(line: str, style: str = "") -> None:
     """Print a line of text."""
     console = Console(highlight=False)
@@ -96,8 +117,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str 
     """Return a table for a terminal."""
     rows = list(rows)
     made = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
-    for place, column in enumerate(columns):
-        made.add_column(column, justify="right" if _is_numeric(rows, place) else "left", overflow="fold")
+    for index, column in enumerate(columns):
+        made.add_column(column, justify="right" if _is_numeric(rows, index) else "left", overflow="fold")
     for row in rows:
         made.add_row(*(Text(text, STYLES.get(text, "")) for text in map(cell, row)))
     return made
@@ -107,13 +128,13 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Itera
     """Yield a table as plain lines, as wide as needed."""
     rows = list(rows)
     lines = [[column.upper() for column in columns], *([cell(value) or "-" for value in row] for row in rows)]
-    widths = [max(cell_len(line[place]) for line in lines) for place in range(len(columns))]
-    right = [_is_numeric(rows, place) for place in range(len(columns))]
+    widths = [max(cell_len(line[index]) for line in lines) for index in range(len(columns))]
+    numeric = [_is_numeric(rows, index) for index in range(len(columns))]
     for line in lines:
         padded = []
-        for text, width, to_the_right in zip(line, widths, right, strict=True):
-            key_template = " " * (width - cell_len(text))
-            padded.append(key_template + text if to_the_right else text + key_template)
+        for text, width, is_numeric in zip(line, widths, numeric, strict=True):
+            padding = " " * (width - cell_len(text))
+            padded.append(padding + text if is_numeric else text + padding)
         yield "  ".join(padded).rstrip()
 
 
@@ -149,9 +170,9 @@ def duration(seconds: float | None) -> str:
     if seconds < 10:
         return f"{round(seconds, 2):g} s"
     left = round(seconds)
-    place = next(place for place, (size, _) in enumerate(_UNITS) if left >= size)
+    largest = next(index for index, (size, _) in enumerate(_UNITS) if left >= size)
     parts: list[str] = []
-    for size, unit in _UNITS[place : place + 2]:
+    for size, unit in _UNITS[largest : largest + 2]:
         count, left = divmod(left, size)
         if count:
             parts.append(f"{count:,} {unit}")
@@ -173,6 +194,22 @@ def on_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _is_numeric(rows: Sequence[Sequence[Cell]], place: int) -> bool:
-    values = [row[place] for row in rows if row[place] is not None]
+def read_file(path: Path) -> bytes:
+    """Return a file's content. Raises `CommandFault`."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CommandFault(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file. Raises `CommandFault`."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandFault(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _is_numeric(rows: Sequence[Sequence[Cell]], index: int) -> bool:
+    values = [row[index] for row in rows if row[index] is not None]
     return bool(values) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)

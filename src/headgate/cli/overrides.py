@@ -11,8 +11,8 @@ import typer
 from headgate.cli.client import Json, ServiceClient
 from headgate.cli.differences import value_text
 from headgate.cli.options import ADMIN, AsJson, calls_service
-from headgate.cli.output import Cell, emit, local_time, say, show_table
-from headgate.cli.times import later_time_of, seconds_of
+from headgate.cli.output import Cell, emit_or_say, local_time, show_list
+from headgate.cli.times import seconds_of, time_of
 from headgate.cli.users import UserId
 
 RuleId = Annotated[str, typer.Argument(metavar="RULE", help="The rule's id.")]
@@ -32,13 +32,9 @@ def list_overrides(
     as_json: AsJson = False,
 ) -> None:
     """List overrides."""
-    found = list(client.pages("/api/v1/overrides", "overrides", {"user": user, "rule": rule, "expired": expired}))
-    if as_json:
-        emit(found)
-    elif found:
-        show_table(("user", "rule", "limit", "window", "burst", "expires", "expired"), map(_row, found))
-    else:
-        say("no overrides")
+    found = client.pages("/api/v1/overrides", "overrides", {"user": user, "rule": rule, "expired": expired})
+    columns = ("user", "rule", "limit", "window", "burst", "expires", "expired")
+    show_list(found, columns, _row, "no overrides", as_json=as_json)
 
 
 @app.command("set")
@@ -63,12 +59,9 @@ def set_override(
     if burst is not None:
         body["burst"] = burst
     if expires is not None:
-        body["expires"] = later_time_of(expires, "--expires", datetime.now(UTC))
+        body["expires"] = time_of(expires, "--expires", datetime.now(UTC), later=True)
     changed = client.post(f"/api/v1/users/{quote(user, safe='')}/override", body)
-    if as_json:
-        emit(changed)
-    else:
-        say(f"{user}: limit {limit:,} for {rule}")
+    emit_or_say(changed, f"{user}: limit {limit:,} for {rule}", as_json=as_json)
 
 
 @app.command()
@@ -76,10 +69,7 @@ def set_override(
 def delete(client: ServiceClient, user: UserId, rule: RuleId, as_json: AsJson = False) -> None:
     """Delete a user's override."""
     client.delete(f"/api/v1/users/{quote(user, safe='')}/override", {"rule": rule})
-    if as_json:
-        emit({"user": user, "rule": rule})
-    else:
-        say(f"deleted: {user}'s override of {rule}")
+    emit_or_say({"user": user, "rule": rule}, f"deleted: {user}'s override of {rule}", as_json=as_json)
 
 
 def _row(one: Json) -> tuple[Cell, ...]:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from headgate.cli import INTERRUPTED, REFUSED
 from headgate.cli.options import AsJson
-from headgate.cli.output import CommandFault, emit, report_faults, say
+from headgate.cli.output import CommandFault, emit, report_faults, say, write_file
 from headgate.cli.replay_report import show_report
 from headgate.core.quota import MICROSECONDS, duration_us
 from headgate.errors import InvalidQuota, InvalidRule
@@ -22,8 +22,7 @@ from headgate.replay.errors import InvalidLog
 from headgate.replay.fields import FactField, parse_fields
 from headgate.replay.formats import FORMATS
 from headgate.replay.html import html_report
-from headgate.replay.log import DEFAULT_SORT_WINDOW_US, Log
-from headgate.replay.replay import Progress as Told
+from headgate.replay.log import DEFAULT_SORT_WINDOW_US, Log, OnProgress
 from headgate.replay.replay import missing_facts, replay, units_by_rule, wanted_facts
 from headgate.replay.report import Report
 from headgate.replay.suggestion import SuggestionTarget, parse_target, suggest
@@ -58,9 +57,7 @@ FieldTexts = Annotated[
 SortWindow = Annotated[
     str,
     typer.Option(
-        help="Sort lines that are out of order by up to this; skip others.",
-        metavar="TIME",
-        rich_help_panel=_LOG_PANEL,
+        help="Sort lines that are out of order by up to this; skip others.", metavar="TIME", rich_help_panel=_LOG_PANEL
     ),
 ]
 
@@ -120,7 +117,7 @@ def replay_logs(
         )
         if html is not None:
             page = html_report(report, rules=rules.name, against=None if against is None else against.name)
-            _write(html, page)
+            write_file(html, page)
         if as_json:
             emit(report.as_dict())
         else:
@@ -210,7 +207,7 @@ def _warn(text: str) -> None:
 
 
 @contextmanager
-def _progress(what: str, *, quiet: bool) -> Iterator[Told | None]:
+def _progress(what: str, *, quiet: bool) -> Iterator[OnProgress | None]:
     """Show a progress bar with the rate and the time left on stderr, if that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
@@ -233,10 +230,3 @@ def _progress(what: str, *, quiet: bool) -> Iterator[Told | None]:
             bar.update(task, total=None if part is None else 1.0, completed=part or 0.0, done=done, rate=rate)
 
         yield report_progress
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CommandFault(f"{file}: cannot be written: {error.strerror}") from error

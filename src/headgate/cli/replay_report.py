@@ -8,13 +8,14 @@ from typing import Final
 from rich.console import Console
 
 from headgate.cli.output import STYLES, Cell, duration, say, show_table
-from headgate.replay.report import ComparisonReport, Report, StepReport, SuggestionReport
+from headgate.replay.report import ComparisonReport, Report, SuggestionReport
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 MAX_SPARKS: Final = 60  # columns of a line of bars
 SHOWN: Final = 8  # points of a curve
 BAR_COLUMNS: Final = 20
 PARTS: Final = "▏▎▍▌▋▊▉"
+_NOTES: Final = {"shadow": "  would be refused by rules that only log", "penalised": "  of the refused"}
 
 
 def show_report(report: Report) -> None:
@@ -68,7 +69,7 @@ def _show_summary(report: Report) -> None:
         say("stopped before the end of the log: this report covers what was replayed so far", STYLES["warning"])
     say(names)
     if report.first is not None and report.last is not None:
-        say(f"{report.first[:19].replace('T', ' ')} to {report.last[:19].replace('T', ' ')} UTC")
+        say(f"{_short(report.first)} to {_short(report.last)} UTC")
     rate = f", {report.requests / report.seconds:,.0f} a second" if report.seconds > 0 else ""
     say(f"{report.requests:,} requests replayed in {duration(report.seconds)}{rate}")
     say("")
@@ -83,10 +84,10 @@ def _show_summary(report: Report) -> None:
     ]
     for name, count in counts:
         if count or name in ("allowed", "refused"):
-            note = {"shadow": "  would be refused by rules that only log", "penalised": "  of the refused"}.get(
-                name, ""
+            say(
+                f"  {name:<10}{count:>12,}  {_part(count, report.requests):>8}{_NOTES.get(name, '')}",
+                STYLES.get(name, ""),
             )
-            say(f"  {name:<10}{count:>12,}  {_part(count, report.requests):>8}{note}", STYLES.get(name, ""))
     columns = max(10, min(MAX_SPARKS, Console().width - 24))
     if len(report.timeline) > 1:
         say("")
@@ -103,44 +104,24 @@ def _show_rules(report: Report) -> None:
         hit = rule.refused + rule.shadow
         steps = sparkline([step.rules.get(rule.id, 0) for step in report.timeline], 16)
         name = f"{rule.id} (log_only)" if rule.action == "log_only" else rule.id
-        rows.append(
-            (
-                name,
-                rule.requests,
-                hit,
-                _part(hit, rule.requests),
-                rule.subjects,
-                _part(rule.subjects, rule.all_subjects),
-                steps,
-            )
-        )
+        subjects = (rule.subjects, _part(rule.subjects, rule.all_subjects))
+        rows.append((name, rule.requests, hit, _part(hit, rule.requests), *subjects, steps))
     show_table(("rule", "requests", "refused", "share", "subjects", "of all", "over time"), rows)
     say("")
+    shares = ("p50", "p95", "p99", "max")
     used: list[tuple[Cell, ...]] = [
-        (
-            rule.id,
-            rule.quota,
-            *(percent(rule.used[name]) for name in ("p50", "p95", "p99", "max")),
-            rule.burst_needed,
-        )
+        (rule.id, rule.quota, *(percent(rule.used[name]) for name in shares), rule.burst_needed)
         for rule in report.rules
         if rule.requests
     ]
     if used:
-        columns = ("rule", "quota", "p50", "p95", "p99", "max", "burst needed")
+        columns = ("rule", "quota", *shares, "burst needed")
         show_table(columns, used, title="How much of the limit subjects used at most")
 
 
 def _show_top(report: Report) -> None:
     rows: list[tuple[Cell, ...]] = [
-        (
-            one.rule,
-            f"{one.dimension} {one.subject}".strip(),
-            one.requests,
-            one.refused,
-            _part(one.refused, one.requests),
-        )
-        for one in report.top
+        (one.rule, one.who, one.requests, one.refused, _part(one.refused, one.requests)) for one in report.top
     ]
     title = f"Refused most: {report.subjects:,} of {report.all_subjects:,} subjects were"
     show_table(("rule", "subject", "requests", "refused", "share"), rows, title=title)
@@ -149,29 +130,18 @@ def _show_top(report: Report) -> None:
 def _show_comparison(report: Report, against: ComparisonReport) -> None:
     say(f"Compared with the other rules, which refuse {against.refused:,}:", "bold")
     columns = max(10, min(MAX_SPARKS, Console().width - 52))
-    for name, count, subjects, style, steps in (
-        ("newly refused", against.newly_refused, against.newly_refused_subjects, "refused", _newly_refused),
-        ("newly allowed", against.newly_allowed, against.newly_allowed_subjects, "allowed", _newly_allowed),
-    ):
-        line = sparkline([steps(step) for step in report.timeline], columns)
+    for what in ("refused", "allowed"):
+        count, subjects = getattr(against, f"newly_{what}"), getattr(against, f"newly_{what}_subjects")
+        line = sparkline([getattr(step, f"newly_{what}") for step in report.timeline], columns)
         whose = "1 subject" if subjects == 1 else f"{subjects:,} subjects"
-        say(f"  {name:<14}{count:>10,}  of {whose}  {line.rstrip()}", STYLES[style] if count else "")
+        say(f"  newly {what:<8}{count:>10,}  of {whose}  {line.rstrip()}", STYLES[what] if count else "")
     for title, changed in (("Newly refused", against.top_refused), ("Newly allowed", against.top_allowed)):
         if changed:
             say("")
             rows: list[tuple[Cell, ...]] = [
-                (one.rule, f"{one.dimension} {one.subject}".strip(), one.requests, _short(one.first), _short(one.last))
-                for one in changed
+                (one.rule, one.who, one.requests, _short(one.first), _short(one.last)) for one in changed
             ]
             show_table(("rule", "subject", "requests", "first", "last"), rows, title=title)
-
-
-def _newly_refused(step: StepReport) -> int:
-    return step.newly_refused
-
-
-def _newly_allowed(step: StepReport) -> int:
-    return step.newly_allowed
 
 
 def _short(time: str) -> str:

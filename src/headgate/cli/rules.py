@@ -10,9 +10,19 @@ import typer
 
 from headgate.cli import INTERRUPTED, REFUSED
 from headgate.cli.client import TOML, InvalidRules, Json, ServiceClient
-from headgate.cli.differences import lines_of, quota_of
-from headgate.cli.options import ADMIN, AsJson, calls_service
-from headgate.cli.output import Cell, CommandFault, emit, on_terminal, printable, report_faults, say, show_table
+from headgate.cli.differences import apply_planned, quota_of, show_changes
+from headgate.cli.options import ADMIN, AsJson, DryRun, Yes, calls_service
+from headgate.cli.output import (
+    Cell,
+    CommandFault,
+    emit,
+    printable,
+    read_file,
+    report_faults,
+    say,
+    show_list,
+    write_file,
+)
 from headgate.cli.replay import load_rules, replay_files
 from headgate.cli.replay_report import show_report
 from headgate.errors import InvalidRule, Problem
@@ -30,25 +40,9 @@ app = typer.Typer(no_args_is_help=True, help="List, check, change and export rul
 @calls_service(*ADMIN)
 def list_rules(client: ServiceClient, as_json: AsJson = False) -> None:
     """List the rules of a service."""
-    rules = list(client.pages("/api/v1/rules", "rules"))
-    if as_json:
-        emit(rules)
-    elif rules:
-        columns = (
-            "id",
-            "quota",
-            "dimension",
-            "endpoints",
-            "methods",
-            "tiers",
-            "action",
-            "priority",
-            "group",
-            "enabled",
-        )
-        show_table(columns, map(_row, rules))
-    else:
-        say("no rules yet: add some with `headgate rules apply FILE`")
+    rules, empty = client.pages("/api/v1/rules", "rules"), "no rules yet: add some with `headgate rules apply FILE`"
+    columns = ("id", "quota", "dimension", "endpoints", "methods", "tiers", "action", "priority", "group", "enabled")
+    show_list(rules, columns, _row, empty, as_json=as_json)
 
 
 @app.command()
@@ -61,7 +55,7 @@ def validate(
 
     problems: list[Problem] = []
     for file in files:
-        _content(file)  # first: an unreadable file is neither valid nor invalid
+        read_file(file)  # first: an unreadable file is neither valid nor invalid
     for file in files:
         try:
             rules = load(file).rules
@@ -81,33 +75,24 @@ def validate(
 @app.command()
 @calls_service(*ADMIN)
 def apply(
-    client: ServiceClient,
-    file: RulesFile,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Without a terminal, it never asks.")
-    ] = False,
-    as_json: AsJson = False,
+    client: ServiceClient, file: RulesFile, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
     """Replace a service's rules with those of a file, all or nothing. Shows what will change first.
 
     Rules, tiers and exemptions that the file does not have are deleted. Users that it lists are replaced; others stay,
     except for their overrides of deleted rules. To change users, the token needs the scope users, too.
     """
-    content = _content(file)
+    content = read_file(file)
     planned = _put(client, file, content, dry_run=True)
-    if not as_json:
-        _show(planned)
-    applied = planned
-    if planned["changes"] and not dry_run:
-        if not yes and on_terminal():
-            typer.confirm("Apply?", abort=True, err=True)
+    apply_planned(
+        planned,
         # Only what was shown: if the rules have changed since, the user has to review them again.
-        applied = _put(client, file, content, version=planned["version"])
-        if not as_json:
-            say(f"applied: version {applied['version']}")
-    if as_json:
-        emit(applied)
+        lambda: _put(client, file, content, version=planned["version"]),
+        words=("Apply?", "applied"),
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -125,12 +110,12 @@ def diff(
 
     With --replay, also shows which requests of an access log would be decided differently.
     """
-    planned = _put(client, file, _content(file), dry_run=True)
+    planned = _put(client, file, read_file(file), dry_run=True)
     report = _replay(client, file, replay, quiet=as_json) if replay else None
     if as_json:
         emit(planned if report is None else {**planned, "replay": report.as_dict()})
     else:
-        _show(planned)
+        show_changes(planned["changes"])
         if report is not None:
             say("")
             show_report(report)
@@ -157,7 +142,7 @@ def export(
     if file is None:
         typer.echo(document, nl=False)
         return
-    _write(file, document)
+    write_file(file, document)
     say(f"written: {file}")
 
 
@@ -179,9 +164,9 @@ def import_rules(
     """
     if source != "envoy-ratelimit":
         raise typer.BadParameter(f"must be envoy-ratelimit, got {source!r}", param_hint="--from")
-    from headgate.cli.import_rules import import_envoy  # noqa: PLC0415 - other commands do not need it
+    from headgate.cli.envoy_ratelimit import import_envoy  # noqa: PLC0415 - other commands do not need it
 
-    contents = {str(file): _content(file) for file in files}
+    contents = {str(file): read_file(file) for file in files}
     try:
         text, report = import_envoy(contents)
     except InvalidRule as error:
@@ -191,29 +176,15 @@ def import_rules(
     elif output is None:
         typer.echo(text, nl=False)
     if output is not None:
-        _write(output, text)
+        write_file(output, text)
     for line in [] if as_json else report:
         typer.echo(f"no equivalent: {printable(line)}", err=True)
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CommandFault(f"{file}: cannot be written: {error.strerror}") from error
 
 
 def _replay(client: ServiceClient, file: Path, logs: list[str], *, quiet: bool) -> Report:
     """Replay logs under a file's rules and under the service's, without the users in its database."""
     current = snapshot_of(parse_toml(client.text(RULESET, accept=TOML).encode()), version="in force")
     return replay_files(logs, load_rules(file), against=current, quiet=quiet)
-
-
-def _content(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise CommandFault(f"{file}: cannot be read: {error.strerror}") from error
 
 
 def _put(
@@ -223,11 +194,6 @@ def _put(
         return client.put_toml(RULESET, content, {"dry_run": dry_run or None}, version=version)
     except InvalidRules as error:
         raise error.of_file(str(file)) from None
-
-
-def _show(planned: Json) -> None:
-    for text, style in lines_of(planned["changes"]):
-        say(text, style)
 
 
 def _row(rule: Json) -> tuple[Cell, ...]:

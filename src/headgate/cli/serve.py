@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import shlex
 import sys
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headgate._version import __version__
+from headgate.cli.options import optional_parameters, set_parameters
 from headgate.rules.sources.collection import collection_paused
 from headgate.settings import ADMIN_TOKEN_FILE, Settings, load
 from headgate.settings_fields import Address
@@ -19,178 +21,77 @@ from headgate.telemetry.logs import configure_logging
 if TYPE_CHECKING:
     from headgate.service.process import ListenAddresses
 
-WHERE: Final = "Where it listens"
-WHAT: Final = "What it goes by"
-WHO: Final = "Who may call"
-HOW: Final = "How it runs"
-
 log = logging.getLogger("headgate")
+
+_FLAGS: Final[dict[str, dict[str, tuple[str, str]]]] = {  # by panel and setting: its value or flag, and the help
+    "Where it listens": {
+        "http_address": ("HOST:PORT", "HTTP. (default: 127.0.0.1:8080)"),
+        "grpc_address": ("HOST:PORT", "gRPC. (default: 127.0.0.1:8081)"),
+        "admin_address": ("HOST:PORT", "The admin API, the console and metrics. (default: together with HTTP)"),
+    },
+    "What it goes by": {
+        "rules": ("FILE", "A rules file, instead of rules in the database."),
+        "samples": ("--samples", "Put sample rules into a database that has never held any."),
+        "store": (
+            "URL",
+            "URL of the store for counters: redis://… (default: memory://; with several workers embedded://, in the "
+            "data directory)",
+        ),
+        "store_file": ("FILE", "File that holds the store's URL. Safer, because other users can see flags."),
+        "store_prefix": (
+            "TEXT",
+            "Prefix of all keys in the store, to share a Redis with other programs. (default: rl)",
+        ),
+        "database_url": ("URL", "URL of the database: postgresql://… (default: SQLite in the data directory)"),
+        "database_url_file": ("FILE", "File that holds the database's URL."),
+        "region": ("NAME", "Which of the regions in the settings file this is."),
+        "data_dir": ("DIRECTORY", "Directory for local files. (default: ~/.local/share/headgate)"),
+    },
+    "Who may call": {
+        "admin_token_file": ("FILE", "File with the admin token. (default: generated)"),
+        "data_token_file": ("FILE", "File with the token that checks require. (default: none)"),
+        "tls_certificate": ("FILE", "TLS certificate with its chain, PEM."),
+        "tls_key": ("FILE", "TLS key, PEM."),
+        "tls_client_ca": ("FILE", "Require client certificates from this CA, PEM."),
+        "insecure": ("--insecure", "Serve other machines without TLS."),
+        "reflection": ("--reflection", "Enable gRPC reflection."),
+        "console": ("--console/--no-console", "Serve the console. (default: yes)"),
+    },
+    "How it runs": {
+        "workers": ("NUMBER", "Number of processes. (default: 1)"),
+        "log_format": ("FORMAT", "console, json or auto. (default: auto, console on a terminal)"),
+        "log_level": ("LEVEL", "debug, info, warning, error. (default: info)"),
+        "audit_retention": ("TIME", "How long to keep events. (default: 90d)"),
+        "usage_retention": ("TIME", "How long to keep usage by the minute. (default: 30d)"),
+        "usage_hourly_retention": ("TIME", "How long to keep usage by the hour. (default: 365d)"),
+        "otlp_endpoint": ("URL", "Endpoint for OpenTelemetry spans."),
+        "webhook_url": ("URL", "Webhook that receives refusals and changes."),
+        "webhook_secret_file": ("FILE", "File with the secret that signs webhook messages."),
+        "webhook_events": ("KIND", "What to send to the webhook: refusals, changes or all. (default: all)"),
+        "drain_delay": ("TIME", "How long to keep serving after SIGTERM. (default: 3s)"),
+        "drain_timeout": ("TIME", "How long to wait for open calls when stopping. (default: 15s)"),
+        "hints": ("--hints", "Print commands to try."),
+    },
+}
+
+
+def _option(panel: str, value: str, text: str) -> Any:
+    """Return the type of a parameter that becomes an option."""
+    if value.startswith("--"):
+        return Annotated[bool | None, typer.Option(value, help=text, rich_help_panel=panel)]
+    kind = Path if value in ("FILE", "DIRECTORY") else str
+    return Annotated[kind | None, typer.Option(metavar=value, help=text, rich_help_panel=panel)]
 
 
 def serve(
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file with settings.")] = None,
-    http_address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="HTTP. (default: 127.0.0.1:8080)", rich_help_panel=WHERE)
-    ] = None,
-    grpc_address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="gRPC. (default: 127.0.0.1:8081)", rich_help_panel=WHERE)
-    ] = None,
-    admin_address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="The admin API, the console and metrics. (default: together with HTTP)",
-            rich_help_panel=WHERE,
-        ),
-    ] = None,
-    rules: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A rules file, instead of rules in the database.", rich_help_panel=WHAT),
-    ] = None,
-    samples: Annotated[
-        bool | None,
-        typer.Option(
-            "--samples", help="Put sample rules into a database that has never held any.", rich_help_panel=WHAT
-        ),
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="URL of the store for counters: redis://… (default: memory://; with several workers embedded://, "
-            "in the data directory)",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    store_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File that holds the store's URL. Safer, because other users can see flags.",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    store_prefix: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Prefix of all keys in the store, to share a Redis with other programs. (default: rl)",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    database_url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="URL of the database: postgresql://… (default: SQLite in the data directory)",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    database_url_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File that holds the database's URL.", rich_help_panel=WHAT)
-    ] = None,
-    region: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Which of the regions in the settings file this is.", rich_help_panel=WHAT),
-    ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIRECTORY",
-            help="Directory for local files. (default: ~/.local/share/headgate)",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    admin_token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File with the admin token. (default: generated)", rich_help_panel=WHO),
-    ] = None,
-    data_token_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="File with the token that checks require. (default: none)", rich_help_panel=WHO
-        ),
-    ] = None,
-    tls_certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="TLS certificate with its chain, PEM.", rich_help_panel=WHO)
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="TLS key, PEM.", rich_help_panel=WHO)] = None,
-    tls_client_ca: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Require client certificates from this CA, PEM.", rich_help_panel=WHO),
-    ] = None,
-    insecure: Annotated[
-        bool | None,
-        typer.Option("--insecure", help="Serve other machines without TLS.", rich_help_panel=WHO),
-    ] = None,
-    reflection: Annotated[
-        bool | None,
-        typer.Option("--reflection", help="Enable gRPC reflection.", rich_help_panel=WHO),
-    ] = None,
-    console: Annotated[
-        bool | None,
-        typer.Option("--console/--no-console", help="Serve the console. (default: yes)", rich_help_panel=WHO),
-    ] = None,
-    workers: Annotated[
-        str | None, typer.Option(metavar="NUMBER", help="Number of processes. (default: 1)", rich_help_panel=HOW)
-    ] = None,
-    log_format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FORMAT", help="console, json or auto. (default: auto, console on a terminal)", rich_help_panel=HOW
-        ),
-    ] = None,
-    log_level: Annotated[
-        str | None,
-        typer.Option(metavar="LEVEL", help="debug, info, warning, error. (default: info)", rich_help_panel=HOW),
-    ] = None,
-    audit_retention: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How long to keep events. (default: 90d)", rich_help_panel=HOW)
-    ] = None,
-    usage_retention: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="How long to keep usage by the minute. (default: 30d)", rich_help_panel=HOW),
-    ] = None,
-    usage_hourly_retention: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="How long to keep usage by the hour. (default: 365d)", rich_help_panel=HOW),
-    ] = None,
-    otlp_endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="Endpoint for OpenTelemetry spans.", rich_help_panel=HOW)
-    ] = None,
-    webhook_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Webhook that receives refusals and changes.", rich_help_panel=HOW)
-    ] = None,
-    webhook_secret_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File with the secret that signs webhook messages.", rich_help_panel=HOW),
-    ] = None,
-    webhook_events: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND",
-            help="What to send to the webhook: refusals, changes or all. (default: all)",
-            rich_help_panel=HOW,
-        ),
-    ] = None,
-    drain_delay: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="How long to keep serving after SIGTERM. (default: 3s)", rich_help_panel=HOW),
-    ] = None,
-    drain_timeout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="How long to wait for open calls when stopping. (default: 15s)", rich_help_panel=HOW
-        ),
-    ] = None,
-    hints: Annotated[bool, typer.Option("--hints", help="Print commands to try.", rich_help_panel=HOW)] = False,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file with settings.")] = None, **flags: Any
 ) -> None:
     """Run the service: HTTP and gRPC.
 
     Each flag is also an environment variable: HEADGATE_HTTP_ADDRESS, and a key of the settings file: http_address.
     Tokens and URLs can be in files: HEADGATE_ADMIN_TOKEN_FILE. Ctrl-C stops it gracefully, a second one at once.
     """
-    flags = {name: value for name, value in locals().items() if name not in ("config", "hints")}
+    hints = bool(flags.pop("hints"))
     settings, warnings = load(flags, config=config)
     configure_logging(settings.log_format, settings.log_level, secrets=settings.secrets)
     for warning in warnings:
@@ -198,8 +99,13 @@ def serve(
     _run(settings, hints=hints)
 
 
+_options = {name: _option(panel, *flag) for panel, flags in _FLAGS.items() for name, flag in flags.items()}
+_config, *_ = inspect.signature(serve, eval_str=True).parameters.values()
+set_parameters(serve, [_config, *optional_parameters(_options)])
+
+
 def _run(settings: Settings, *, hints: bool) -> None:
-    def started(addresses: ListenAddresses) -> None:
+    def announce(addresses: ListenAddresses) -> None:
         if hints or sys.stdout.isatty():
             print(_banner(settings, addresses, hints=hints), flush=True)
         else:
@@ -211,7 +117,7 @@ def _run(settings: Settings, *, hints: bool) -> None:
     if settings.workers == 1:
         with collection_paused():
             from headgate.service import server  # noqa: PLC0415 - other commands do not need it
-        server.run(settings, started)
+        server.run(settings, announce)
         return
     if settings.in_memory:
         log.warning(
@@ -221,7 +127,7 @@ def _run(settings: Settings, *, hints: bool) -> None:
         )
     with collection_paused():
         from headgate.service import supervisor  # noqa: PLC0415
-    supervisor.run(settings, started)
+    supervisor.run(settings, announce)
 
 
 def _banner(settings: Settings, addresses: Any, *, hints: bool) -> str:

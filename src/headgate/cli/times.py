@@ -18,31 +18,19 @@ def seconds_of(text: str, option: str) -> float:
     return seconds
 
 
-def time_of(text: str, option: str, now: datetime) -> str:
-    """Parse a time (local by default), or a duration before `now`, and return it in UTC for the API.
+def time_of(text: str, option: str, now: datetime, *, later: bool = False) -> str:
+    """Parse a time (local by default), or a duration before `now` (`later`: after it); return it in UTC for the API.
 
     Raises `typer.BadParameter`.
     """
     seconds = _seconds(text)
     try:
-        time = datetime.fromisoformat(text) if seconds is None else now - timedelta(seconds=seconds)
+        passed = timedelta(seconds=seconds or 0.0)
+        time = datetime.fromisoformat(text) if seconds is None else now + passed if later else now - passed
         return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
-        message = f"must be a time, as in 2027-01-31T12:00, or how long ago, as in 1h, got {text!r}"
-        raise typer.BadParameter(message, param_hint=option) from None
-
-
-def later_time_of(text: str, option: str, now: datetime) -> str:
-    """Parse a time (local by default), or a duration after `now`, and return it in UTC.
-
-    Raises `typer.BadParameter`.
-    """
-    seconds = _seconds(text)
-    try:
-        time = datetime.fromisoformat(text) if seconds is None else now + timedelta(seconds=seconds)
-        return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
-        message = f"must be a time, as in 2027-01-31T12:00, or how long from now, as in 30d, got {text!r}"
+        how = "from now, as in 30d" if later else "ago, as in 1h"
+        message = f"must be a time, as in 2027-01-31T12:00, or how long {how}, got {text!r}"
         raise typer.BadParameter(message, param_hint=option) from None
 
 

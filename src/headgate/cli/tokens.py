@@ -10,7 +10,7 @@ import typer
 
 from headgate.cli.client import Json, ServiceClient
 from headgate.cli.options import ADMIN, AsJson, calls_service
-from headgate.cli.output import Cell, emit, local_time, say, show_table
+from headgate.cli.output import Cell, emit, emit_or_say, local_time, say, show_list
 from headgate.cli.times import seconds_of
 
 app = typer.Typer(no_args_is_help=True, help="Create, list and revoke API tokens.")
@@ -45,13 +45,9 @@ def create(
 @calls_service(*ADMIN)
 def list_tokens(client: ServiceClient, as_json: AsJson = False) -> None:
     """List all tokens, without their secrets."""
-    tokens = list(client.pages("/api/v1/tokens", "tokens"))
-    if as_json:
-        emit(tokens)
-    elif tokens:
-        show_table(("id", "name", "role", "scopes", "state", "expires", "created", "by"), map(_row, tokens))
-    else:
-        say("no tokens yet: create one with `headgate token create NAME`")
+    tokens = client.pages("/api/v1/tokens", "tokens")
+    columns = ("id", "name", "role", "scopes", "state", "expires", "created", "by")
+    show_list(tokens, columns, _row, "no tokens yet: create one with `headgate token create NAME`", as_json=as_json)
 
 
 @app.command()
@@ -63,10 +59,7 @@ def revoke(
 ) -> None:
     """Revoke a token. Every node rejects it within two seconds."""
     answer = client.delete(f"/api/v1/tokens/{quote(token_id, safe='')}")
-    if as_json:
-        emit(answer or {"id": token_id})
-    else:
-        say(f"revoked: {token_id}")
+    emit_or_say(answer or {"id": token_id}, f"revoked: {token_id}", as_json=as_json)
 
 
 def state_of(token: Json, now: datetime) -> str:

@@ -20,7 +20,7 @@ from headgate.cli.rates import Rate, RuleKey, Tally, node_of, rates, tallies_of
 from headgate.cli.times import seconds_of, time_of
 
 SUBJECTS_SECONDS: Final = 5.0  # between queries for subjects, which cost the database some work
-MOST_SUBJECTS: Final = 20
+MAX_SUBJECTS: Final = 20
 RULE_COLUMNS: Final = ("rule", "checks/s", "allowed/s", "refused/s", "shadow/s", "checks")
 SUBJECT_COLUMNS: Final = ("who", "rule", "refused", "shadow")
 NO_RULE: Final = {"no_rule": "(no rule applies)", "exempt": "(exempt)"}  # by reason: checks without a rule
@@ -80,7 +80,7 @@ class Watch:
         if self._subjects is None or now - self._subjects[0] >= SUBJECTS_SECONDS:
             since = time_of(f"{self._period:g}s", "--period", datetime.now(UTC))
             try:
-                page = self._client.get("/api/v1/events/top", {"since": since, "limit": MOST_SUBJECTS})
+                page = self._client.get("/api/v1/events/top", {"since": since, "limit": MAX_SUBJECTS})
                 self._subjects = now, page["top"], ""
             except CommandFault as fault:  # only this part needs a token
                 self._subjects = now, [], str(fault).partition("\n")[0]

@@ -13,7 +13,18 @@ import typer
 
 from headgate.cli.client import InvalidRules, Json, ServiceClient
 from headgate.cli.options import ADMIN, AsJson, calls_service
-from headgate.cli.output import Cell, CommandFault, duration, emit, local_time, say, show_table
+from headgate.cli.output import (
+    Cell,
+    CommandFault,
+    duration,
+    emit,
+    emit_or_say,
+    local_time,
+    read_file,
+    say,
+    show_list,
+    show_table,
+)
 from headgate.core.cost import REQUESTS
 
 USERS: Final = "/api/v1/users"
@@ -31,14 +42,8 @@ def list_users(
     as_json: AsJson = False,
 ) -> None:
     """List users that have a tier, an anchor or overrides."""
-    users = list(client.pages(USERS, "users", {"tier": tier}))
-    if as_json:
-        emit(users)
-    elif users:
-        rows = [(one["id"], one["tier"], one.get("anchor"), _overridden(one)) for one in users]
-        show_table(("user", "tier", "anchor", "overrides"), rows)
-    else:
-        say("no users with a tier, an anchor or overrides")
+    users, empty = client.pages(USERS, "users", {"tier": tier}), "no users with a tier, an anchor or overrides"
+    show_list(users, ("user", "tier", "anchor", "overrides"), _row, empty, as_json=as_json)
 
 
 @app.command()
@@ -92,12 +97,9 @@ def set_tier(
     if not table:
         raise typer.BadParameter("give at least one", param_hint="--tier, --default, --anchor and --no-anchor")
     changed = client.put(f"{_path(user)}/tier", table)
-    if as_json:
-        emit(changed)
-        return
     said = [f"tier {tier}" if tier else "the default tier"] if "tier" in table else []
     said += ["no anchor" if no_anchor else f"anchor {anchor}"] if "anchor" in table else []
-    say(f"{user}: {', '.join(said)}")
+    emit_or_say(changed, f"{user}: {', '.join(said)}", as_json=as_json)
 
 
 @app.command()
@@ -105,10 +107,7 @@ def set_tier(
 def delete(client: ServiceClient, user: UserId, as_json: AsJson = False) -> None:
     """Delete a user's tier, anchor and all of their overrides."""
     client.delete(_path(user))
-    if as_json:
-        emit({"id": user})
-    else:
-        say(f"deleted: {user}")
+    emit_or_say({"id": user}, f"deleted: {user}", as_json=as_json)
 
 
 @app.command()
@@ -127,19 +126,13 @@ def apply(
         done = client.put(f"{USERS}:batch", _batch(file))
     except InvalidRules as error:
         raise error.of_file(file) from None
-    if as_json:
-        emit(done)
-    else:
-        counts = ", ".join(f"{done[name]:,} {name}" for name in ("created", "updated", "deleted", "unchanged"))
-        say(f"applied: {counts}")
+    counts = ", ".join(f"{done[name]:,} {name}" for name in ("created", "updated", "deleted", "unchanged"))
+    emit_or_say(done, f"applied: {counts}", as_json=as_json)
 
 
 def _batch(file: str) -> Json:
     """Return the content of a file. Raises `CommandFault`."""
-    try:
-        content = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
-    except OSError as error:
-        raise CommandFault(f"{file}: cannot be read: {error.strerror}") from error
+    content = sys.stdin.buffer.read() if file == STDIN else read_file(Path(file))
     kind = "TOML" if file.endswith(".toml") else "JSON"
     try:
         data = tomllib.loads(content.decode()) if kind == "TOML" else json.loads(content)
@@ -155,8 +148,9 @@ def _path(user: str) -> str:
     return f"{USERS}/{quote(user, safe='')}"
 
 
-def _overridden(user: Json) -> str:
-    return " ".join(f"{one['rule']}={one['limit']}" for one in user["overrides"])
+def _row(user: Json) -> tuple[Cell, ...]:
+    overrides = " ".join(f"{one['rule']}={one['limit']}" for one in user["overrides"])
+    return (user["id"], user["tier"], user.get("anchor"), overrides)
 
 
 def _quota_text(limit: Json) -> str:

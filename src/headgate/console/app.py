@@ -145,23 +145,19 @@ class Console:
             return page.render("error.html", 404, title="There is nothing here", message=message, problems=[])
         try:
             return await view(page)
-        except HeadgateError as error:
-            status, title = next(
-                ((status, title) for kind, status, title in STATUSES if isinstance(error, kind)),
-                (500, "Something failed"),
-            )
-            if status == 500:
-                log.exception("console: %s", request.url.path)
-            problems = error.problems if isinstance(error, InvalidRule) else []
-            template = "fragment_error.html" if page.is_fragment else "error.html"
-            return page.render(template, status, title=title, message=str(error), problems=problems)
         except (ClientDisconnect, PageRefused):
             raise
-        except Exception:  # a bug: the user gets a page that says so, and the log has the traceback
-            log.exception("console: %s", request.url.path)
-            message = "This is a bug in Headgate. The service's log has the details."
+        except Exception as error:
+            known = ((status, title) for kind, status, title in STATUSES if isinstance(error, kind))
+            status, title = next(known, (500, "Something failed"))
+            if status == 500:
+                log.exception("console: %s", request.url.path)
+            message = str(error)
+            if not isinstance(error, HeadgateError):  # the log has the traceback
+                message = "This is a bug in Headgate. The service's log has the details."
+            problems = error.problems if isinstance(error, InvalidRule) else []
             template = "fragment_error.html" if page.is_fragment else "error.html"
-            return page.render(template, 500, title="Something failed", message=message, problems=[])
+            return page.render(template, status, title=title, message=message, problems=problems)
 
     # Signing in and out
 

@@ -31,7 +31,7 @@ async def list_changes(page: Page) -> Response:
         kind=kind if kind in KINDS else None,  # type: ignore[arg-type]
         subject=subject or None,
         before=int(before) if before.isdigit() and len(before) < 18 else None,
-        most=PAGE + 1,
+        max_items=PAGE + 1,
     )
     shown = [(change, lines_of(change), _may_revert(page, change)) for change in found[:PAGE]]
     following = found[PAGE - 1].id if len(found) > PAGE else None

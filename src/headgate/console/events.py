@@ -14,13 +14,12 @@ from starlette.responses import Response, StreamingResponse
 
 from headgate.console.page import Page, PageRoute
 from headgate.console.ranges import RANGES, range_of
-from headgate.console.render import time_text
 from headgate.errors import DatabaseError
 from headgate.operations.history import Cursor, Event, EventFilter
 
 PAGE: Final = 100
 CSV_PAGE: Final = 1_000
-MOST_LIVE: Final = 50  # events shown of one second
+MAX_LIVE: Final = 50  # events shown of one second
 FACTS: Final = ("rule", "user", "ip", "api_key", "tenant", "endpoint")
 REASONS: Final = ("over_limit", "penalty", "shadow", "annotate", "fail_closed", "local_fallback")
 COLUMNS: Final = (
@@ -33,10 +32,10 @@ _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")  # a cell that begins so is 
 async def list_events(page: Page) -> Response:
     wanted, chosen = _event_filter(page)
     after = _cursor(page.query.get("after", ""))
-    found = await asyncio.to_thread(page.services.history.events, page.caller, wanted, after=after, most=PAGE + 1)
+    found = await asyncio.to_thread(page.services.history.events, page.caller, wanted, after=after, max_items=PAGE + 1)
     following = f"{found[PAGE - 1].at_us}-{found[PAGE - 1].id}" if len(found) > PAGE else None
     values = {"events": found[:PAGE], "following": following, "ranges": RANGES[1:], "chosen": chosen}
-    return page.render("events.html", facts=FACTS, reasons=REASONS, newest=_newest(found), **values)
+    return page.render("events.html", facts=FACTS, reasons=REASONS, newest=found[0].at_us if found else None, **values)
 
 
 async def as_csv(page: Page) -> Response:
@@ -51,11 +50,7 @@ async def follow(page: Page) -> Response:
     page.caller.require("events")
     wanted, _ = _event_filter(page)
     since = page.request.headers.get("last-event-id") or page.query.get("newest", "")
-    return StreamingResponse(
-        _rows(page, wanted, int(since) if since.isdigit() else page.now_us),
-        media_type="text/event-stream",
-        headers={"x-accel-buffering": "no"},
-    )
+    return page.stream(_rows(page, wanted, int(since) if since.isdigit() else page.now_us))
 
 
 async def _rows(page: Page, wanted: EventFilter, since_us: int) -> AsyncIterator[str]:
@@ -65,14 +60,14 @@ async def _rows(page: Page, wanted: EventFilter, since_us: int) -> AsyncIterator
         # Query the last seconds again: nodes write events with a delay.
         later = replace(wanted, since_us=since_us - 3_000_000, until_us=None)
         try:
-            found = await asyncio.to_thread(page.services.history.events, page.caller, later, most=CSV_PAGE)
+            found = await asyncio.to_thread(page.services.history.events, page.caller, later, max_items=CSV_PAGE)
         except DatabaseError:
             found = []
         new = [event for event in found if event.id not in seen and event.at_us > since_us - 3_000_000]
         if new:
             seen = {event.id for event in found}
             since_us = max(since_us, new[0].at_us)
-            rows = page.render("event_rows.html", events=new[:MOST_LIVE], skipped=len(new) - MOST_LIVE)
+            rows = page.render("event_rows.html", events=new[:MAX_LIVE], skipped=len(new) - MAX_LIVE)
             content = bytes(rows.body).decode()
             data = json.dumps({"rows": content, "count": sum(event.weight for event in new)})
             yield f"id: {since_us}\ndata: {data}\n\n"
@@ -85,7 +80,9 @@ async def _csv(page: Page, wanted: EventFilter) -> AsyncIterator[str]:
     yield _line(COLUMNS)
     after: Cursor | None = None
     while True:
-        found = await asyncio.to_thread(page.services.history.events, page.caller, wanted, after=after, most=CSV_PAGE)
+        found = await asyncio.to_thread(
+            page.services.history.events, page.caller, wanted, after=after, max_items=CSV_PAGE
+        )
         if not found:
             return
         yield "".join(_line(_cells(event)) for event in found)
@@ -93,7 +90,7 @@ async def _csv(page: Page, wanted: EventFilter) -> AsyncIterator[str]:
 
 
 def _cells(event: Event) -> list[Any]:
-    table = event._asdict() | {"at": time_text(event.at_us)}
+    table = event.as_table()
     values = (table[name] for name in COLUMNS)
     return [f"'{one}" if isinstance(one, str) and one.startswith(_FORMULAS) else one for one in values]
 
@@ -120,10 +117,6 @@ def _event_filter(page: Page) -> tuple[EventFilter, Any]:
 def _cursor(text: str) -> Cursor | None:
     at_us, _, name = text.partition("-")
     return Cursor(int(at_us), name) if at_us.isdigit() and len(at_us) < 18 and name.isalnum() else None
-
-
-def _newest(found: Any) -> int | None:
-    return found[0].at_us if found else None
 
 
 ROUTES: Final = (

@@ -34,8 +34,7 @@ async def explain(page: Page) -> Response:
     except (InvalidCheck, InvalidRule) as error:
         problem = str(error)
     named = set() if found is None else {one.rule for one in found.rules}
-    rules = page.services.operations.source.holder.current.rules
-    units = {rule.id: rule.unit for rule in rules if rule.id in named}
+    units = {rule.id: rule.unit for rule in page.snapshot.rules if rule.id in named}
     values = {"fields": FIELDS, "found": found, "units": units, "parse": Quota.parse, "problem": problem}
     return page.render("explain.html", 422 if problem else 200, **values)
 

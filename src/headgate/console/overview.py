@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
 from headgate.console.page import Page, PageRoute
 from headgate.console.ranges import LIVE, RANGES, Range, range_of
@@ -16,7 +16,7 @@ from headgate.errors import DatabaseError
 from headgate.operations.fleet import NodeStatus
 from headgate.operations.history import UsageStep
 
-MOST: Final = 8  # rows of a list
+MAX_ROWS: Final = 8  # rows of a list
 SETTLED_SECONDS: Final = 45  # of a step that must have passed before it is drawn
 ALL: Final = ""
 
@@ -44,8 +44,8 @@ async def tops(page: Page) -> Response:
     chosen, history = range_of(page.query), page.services.history
     since_us, until_us, _ = chosen.period(page.now_us)
     rules, subjects = await asyncio.gather(
-        asyncio.to_thread(history.top_rules, page.caller, since_us=since_us, until_us=until_us, most=MOST),
-        asyncio.to_thread(history.top_subjects, page.caller, since_us=since_us, until_us=until_us, most=MOST),
+        asyncio.to_thread(history.top_rules, page.caller, since_us=since_us, until_us=until_us, max_items=MAX_ROWS),
+        asyncio.to_thread(history.top_subjects, page.caller, since_us=since_us, until_us=until_us, max_items=MAX_ROWS),
     )
     return page.render("overview_tops.html", chosen=chosen, top_rules=rules, top_subjects=subjects)
 
@@ -83,11 +83,7 @@ async def live(page: Page) -> Response:
     """Send the seconds after the browser's last one as server-sent events."""
     page.caller.require("events")
     since = page.request.headers.get("last-event-id") or page.query.get("since", "0")
-    return StreamingResponse(
-        _seconds(page, int(since) if since.isdigit() else 0),
-        media_type="text/event-stream",
-        headers={"x-accel-buffering": "no"},
-    )
+    return page.stream(_seconds(page, int(since) if since.isdigit() else 0))
 
 
 async def _seconds(page: Page, since: int) -> AsyncIterator[str]:
@@ -125,7 +121,7 @@ async def _panels(page: Page, chosen: Range) -> dict[str, Any]:
         "refused": sum(one.refused for one in totals),
         "failing": sum(one.failure_mode for one in totals),
         "away": away,
-        "rules_count": len(page.services.operations.source.holder.current.rules),
+        "rules_count": len(page.snapshot.rules),
         "place": page.services.operations.place,
     }
 
@@ -137,12 +133,10 @@ def _version(node: NodeStatus) -> int:
 
 def _parts(page: Page, nodes: Any) -> list[Part]:
     """Return the parts of the service, and all other faults."""
-    services = page.services
-    version = services.operations.source.holder.current.version
     well = {
-        "store": services.store,
-        "database": services.database,
-        "rules": f"version {version} in force",
+        "store": page.services.store,
+        "database": page.services.database,
+        "rules": f"version {page.snapshot.version} in force",
         "audit": "events and usage are written",
     }
     faults = _faults(nodes)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.datastructures import FormData
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from headgate.operations import Caller, Operations
 from headgate.operations.fleet import Fleet
@@ -17,6 +17,7 @@ from headgate.operations.tokens import Tokens
 
 if TYPE_CHECKING:
     from headgate.console.render import Renderer
+    from headgate.rules.snapshot import Snapshot
 
 MAX_REASON = 1_000
 
@@ -67,6 +68,15 @@ class Page:
         return self.services.operations.limiter.clock.now_us()
 
     @property
+    def snapshot(self) -> Snapshot:
+        """The rules in force."""
+        return self.services.operations.source.holder.current
+
+    @property
+    def can_change_rules(self) -> bool:
+        return self.caller.may("rules", "admin") and self.services.operations.place is None
+
+    @property
     def actor(self) -> Caller:
         """The caller, with the reason in the form."""
         return self.caller._replace(reason=self.text("reason")[:MAX_REASON])
@@ -77,8 +87,7 @@ class Page:
         return value.strip() if isinstance(value, str) else ""
 
     def link(self, path: str = "", **parameters: object) -> str:
-        """Return a link in the console; without a path, to this page with other parameters. None removes a
-        parameter."""
+        """Return a link; without a path, to this page with other parameters. None removes a parameter."""
         if not path:
             parameters = {**self.query, **parameters}
         given = {name: str(value) for name, value in parameters.items() if value not in (None, "")}
@@ -89,6 +98,10 @@ class Page:
         """Return an HTML response."""
         content = self._renderer.render(template, page=self, viewer=self.caller, **values)
         return HTMLResponse(content, http_status)
+
+    def stream(self, messages: AsyncIterable[str]) -> Response:
+        """Return server-sent events."""
+        return StreamingResponse(messages, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
     def redirect(self, path: str, message: str = "", **parameters: object) -> Response:
         """Redirect the browser to another page of the console, which shows a message."""

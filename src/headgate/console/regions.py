@@ -38,7 +38,7 @@ LEASES: Final = {  # figures of leases
 async def regions(page: Page) -> Response:
     page.caller.require("rules")
     limiter = page.services.operations.limiter
-    snapshot = page.services.operations.source.holder.current
+    snapshot = page.snapshot
     status, leases = limiter.regions(), limiter.leases()
     return page.render(
         "regions.html",

@@ -79,11 +79,6 @@ def ago(ahead: timedelta) -> str:
     return f"in {text}" if seconds > 0 else f"{text} ago"
 
 
-def time_text(us: int) -> str:
-    """Return a time in UTC in ISO 8601."""
-    return (_EPOCH + timedelta(microseconds=us)).isoformat()
-
-
 def count(value: float) -> str:
     """Return a whole number in full: 12,345."""
     return f"{value:,.0f}"
@@ -160,7 +155,7 @@ def help_text(field: RuleField) -> Markup:
     """Return the meaning of a rule's field, with names as code."""
     parts = field.plain_meaning.split("`")
     return Markup("").join(
-        Markup("<code>{}</code>").format(part) if place % 2 else part for place, part in enumerate(parts)
+        Markup("<code>{}</code>").format(part) if index % 2 else part for index, part in enumerate(parts)
     )
 
 
@@ -181,15 +176,15 @@ def rule_state(rule: Rule) -> str:
 
 def sparkline(values: list[tuple[int, int]], width: int = 120, height: int = 24) -> Markup:
     """Draw two areas in SVG: checks, and those of them that were refused."""
-    most = max((checks for checks, _ in values), default=0)
-    if not most:
+    highest = max((checks for checks, _ in values), default=0)
+    if not highest:
         return Markup('<span class="quiet">no traffic</span>')
-    last, scale = max(1, len(values) - 1), (height - 3) / most
+    last, scale = max(1, len(values) - 1), (height - 3) / highest
     total, refused = (sum(column) for column in zip(*values, strict=True))
 
-    def shape(kind: str, place: int) -> Markup:
+    def shape(kind: str, index: int) -> Markup:
         """Return an area whose sides and base are outside the view. Coordinates are integers, to keep it short."""
-        points = " ".join(f"{n},{height - 1 - round(scale * one[place])}" for n, one in enumerate(values))
+        points = " ".join(f"{n},{height - 1 - round(scale * one[index])}" for n, one in enumerate(values))
         return Markup('<polygon class="{}" points="-9,{} {} {},{}"/>').format(
             kind, height + 9, points, last + 9, height + 9
         )
@@ -205,15 +200,15 @@ def sparkline(values: list[tuple[int, int]], width: int = 120, height: int = 24)
 
 def barchart(bars: list[tuple[int, int, int]], height: int = 64) -> Markup:
     """Draw bars in SVG: refusals at each time and, on top, those of shadow rules."""
-    most = max((refused + shadow for _, refused, shadow in bars), default=0)
-    scale = height / most if most else 0.0
+    highest = max((refused + shadow for _, refused, shadow in bars), default=0)
+    scale = height / highest if highest else 0.0
     drawn = Markup("")
-    for place, (_, refused, shadow) in enumerate(bars):
+    for index, (_, refused, shadow) in enumerate(bars):
         top = height - scale * (refused + shadow)
         for kind, begin, tall in (("shadow", top, scale * shadow), ("refused", top + scale * shadow, scale * refused)):
             if tall:
                 rect = Markup('<rect class="{}" x="{}" y="{:.1f}" width="8" height="{:.1f}"/>')
-                drawn += rect.format(kind, place * 10 + 1, begin, tall)
-    label = f"Refused in the last day, at most {most:,} in one step"
+                drawn += rect.format(kind, index * 10 + 1, begin, tall)
+    label = f"Refused in the last day, at most {highest:,} in one step"
     svg = Markup('<svg viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>')
     return svg.format(len(bars) * 10, height, label, drawn)

@@ -78,7 +78,7 @@ async def review(page: Page) -> Response:
 
 async def apply(page: Page) -> Response:
     """Apply a draft; if the rule has changed in the meantime, show both versions."""
-    draft = _sent(page)
+    draft = _reviewed_draft(page)
     if draft.rule is None:
         return _form(page, draft, status=422)
     rules, rule = page.services.operations.rules, draft.rule
@@ -99,7 +99,7 @@ async def apply(page: Page) -> Response:
 
 async def merge(page: Page) -> Response:
     """Merge the fields chosen from both versions into the current rule, and show the review."""
-    draft = _sent(page)
+    draft = _reviewed_draft(page)
     theirs = form_table((await _get(page, str(draft.table.get("id", "")))).rule)
     version = page.text("their_version")
     merged = dict(theirs)
@@ -182,7 +182,7 @@ def _draft(page: Page) -> Draft:
     return Draft(table if rule is None else form_table(rule), rule, problems, base, version)
 
 
-def _sent(page: Page) -> Draft:
+def _reviewed_draft(page: Page) -> Draft:
     """Read a reviewed draft from the page."""
     try:
         table, base = json.loads(page.text("table")), json.loads(page.text("base"))
@@ -224,9 +224,8 @@ def difference(before: str, after: str) -> list[DifferenceLine]:
         if tag == "equal":
             lines += [DifferenceLine("same", text) for text in old[i:j]]
         else:
-            lines += [DifferenceLine("old", text) for text in old[i:j]] + [
-                DifferenceLine("new", text) for text in new[k:m]
-            ]
+            lines += [DifferenceLine("old", text) for text in old[i:j]]
+            lines += [DifferenceLine("new", text) for text in new[k:m]]
     return lines
 
 
@@ -234,7 +233,6 @@ def _form(page: Page, draft: Draft, status: int = 200, *, as_toml: bool | None =
     if as_toml is None:
         as_toml = (page.text("as") or page.query.get("as", "")) == "toml"
     typed = page.text("toml") if page.text("as") == "toml" else draft.toml
-    can_change = page.caller.may("rules", "admin") and page.services.operations.place is None
     return page.render(
         "rule_edit.html",
         status,
@@ -245,7 +243,7 @@ def _form(page: Page, draft: Draft, status: int = 200, *, as_toml: bool | None =
         as_toml=as_toml,
         typed=typed,
         diff=_difference(draft),
-        can_change=can_change,
+        can_change=page.can_change_rules,
         place=page.services.operations.place,
     )
 

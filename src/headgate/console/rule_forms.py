@@ -17,10 +17,7 @@ Table = dict[str, Any]
 
 _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "What it limits": ("id", "name", "enabled", "dimension", "endpoints", "methods", "tiers", "match"),
-    "How much": (
-        *("limit", "unit", "algorithm", "window", "burst", "ttl", "cost"),
-        *("calendar", "tz", "anchor"),
-    ),
+    "How much": (*("limit", "unit", "algorithm", "window", "burst", "ttl", "cost"), *("calendar", "tz", "anchor")),
     "What happens beyond it": ("action", "max_delay", "status", "message", "failure_mode"),
 }
 REST: Final = "How it is counted"
@@ -104,8 +101,7 @@ def _input_value(field: RuleField, value: Any) -> Any:
 
 
 def table_of(form: FormData) -> Table:
-    """Read a table from a form. Empty fields are left out; an invalid number is kept, for the rule's check to
-    reject."""
+    """Read a table from a form. Empty fields are left out; an invalid number stays, for the rule's check to reject."""
     table: Table = {}
     for field in FIELDS:
         given = form.get(field.name)

@@ -12,7 +12,7 @@ from headgate.console.ranges import RANGES, Range, range_of
 from headgate.errors import DatabaseError
 from headgate.rules.sources.export import rule_text
 
-MOST: Final = 10  # rows of a list
+MAX_ROWS: Final = 10  # rows of a list
 
 
 async def show(page: Page) -> Response:
@@ -22,7 +22,7 @@ async def show(page: Page) -> Response:
     traffic = await _traffic(page, rule_id, chosen) if page.caller.may("events") else None
     overrides = None
     if page.caller.may("users"):
-        found = await asyncio.to_thread(operations.users.overrides, page.caller, rule=rule_id, most=MOST + 1)
+        found = await asyncio.to_thread(operations.users.overrides, page.caller, rule=rule_id, max_items=MAX_ROWS + 1)
         overrides = [(one.user, one.override, one.override.has_expired(page.now_us)) for one in found]
     return page.render(
         "rule.html",
@@ -30,11 +30,11 @@ async def show(page: Page) -> Response:
         toml=rule_text(stored.rule),
         traffic=traffic,
         overrides=overrides,
-        most=MOST,
+        max_rows=MAX_ROWS,
         ranges=[one for one in RANGES if one.name != "live"],
         chosen=chosen,
         place=operations.place,
-        can_change=page.caller.may("rules", "admin") and operations.place is None,
+        can_change=page.can_change_rules,
     )
 
 
@@ -54,12 +54,9 @@ async def subjects(page: Page) -> Response:
     since_us, until_us, _ = range_of(page.query, "24h").period(page.now_us)
     top = page.services.history.top_subjects
     found = await asyncio.to_thread(
-        top, page.caller, since_us=since_us, until_us=until_us, rule=page.query.get("id", ""), most=MOST
+        top, page.caller, since_us=since_us, until_us=until_us, rule=page.query.get("id", ""), max_items=MAX_ROWS
     )
     return page.render("rule_subjects.html", subjects=found)
 
 
-ROUTES: Final = (
-    PageRoute("/rules/show", show),
-    PageRoute("/rules/subjects", subjects),
-)
+ROUTES: Final = (PageRoute("/rules/show", show), PageRoute("/rules/subjects", subjects))

@@ -33,7 +33,7 @@ ENFORCED: Final = {  # the actions for a shadow rule, and their effect on reques
     "throttle": "are delayed, and refused beyond the longest delay",
     "annotate": "are allowed, and marked",
 }
-MOST_CHANGES: Final = 25  # searched for a rule's previous action
+MAX_CHANGES: Final = 25  # searched for a rule's previous action
 
 
 class Indexed(NamedTuple):
@@ -66,11 +66,8 @@ def _text(rule: Rule) -> str:
 
 
 async def list_rules(page: Page) -> Response:
-    found = _search(page)
-    template = (
-        "rules_table.html" if page.is_fragment and page.request.headers.get("hx-target") == "rules" else "rules.html"
-    )
-    return page.render(template, **found)
+    is_table = page.is_fragment and page.request.headers.get("hx-target") == "rules"
+    return page.render("rules_table.html" if is_table else "rules.html", **_search(page))
 
 
 def _search(page: Page) -> dict[str, Any]:
@@ -97,7 +94,7 @@ def _search(page: Page) -> dict[str, Any]:
         "states": STATES,
         "dimensions": sorted({one.rule.dimension for one in everything}),
         "place": page.services.operations.place,
-        "can_change": page.caller.may("rules", "admin") and page.services.operations.place is None,
+        "can_change": page.can_change_rules,
     }
 
 
@@ -139,7 +136,7 @@ async def confirm(page: Page) -> Response:
 async def _action_before(page: Page, rule_id: str) -> str:
     """Return a rule's action before it became a shadow, from the change log; `reject` if it always was one."""
     changes = page.services.operations.changes
-    found = await asyncio.to_thread(changes.page, page.caller, kind="rule", subject=rule_id, most=MOST_CHANGES)
+    found = await asyncio.to_thread(changes.page, page.caller, kind="rule", subject=rule_id, max_items=MAX_CHANGES)
     actions = (change.before.get("action", "reject") for change in found if change.before is not None)
     return next((action for action in actions if action != SHADOW), "reject")
 

@@ -21,7 +21,7 @@ from headgate.operations import Caller
 COOKIE: Final = "headgate_session"
 IDLE_SECONDS: Final = 3_600
 RENEW_SECONDS: Final = 60  # after which a request renews the cookie
-MOST: Final = 1_000  # characters of a cookie
+MAX_COOKIE: Final = 1_000  # characters of a cookie
 
 
 class Gatekeeper(Protocol):
@@ -58,7 +58,7 @@ class Sessions:
 
     def read(self, cookie: str | None) -> Session | None:
         """Return the session of a cookie; None if it is missing, not ours, or idle for too long."""
-        if cookie is None or len(cookie) > MOST:
+        if cookie is None or len(cookie) > MAX_COOKIE:
             return None
         content, _, signature = cookie.rpartition(".")
         if not hmac.compare_digest(self._sign(content), signature):

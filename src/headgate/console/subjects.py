@@ -14,7 +14,7 @@ from headgate.console.ranges import named_range
 from headgate.core.quota import MICROSECONDS, duration_us
 from headgate.errors import DatabaseError, InvalidQuota, InvalidRule, Problem
 from headgate.operations.history import EventFilter
-from headgate.operations.subjects import FACTS, Fact, normal_subject
+from headgate.operations.subjects import FACTS, Fact, normalize_subject
 
 NAMES: Final = {"user": "User", "ip": "Address", "api_key": "API key", "tenant": "Tenant"}
 DIALOGS: Final = ("override", "tier", "reset", "exempt", "unexempt", "unoverride")
@@ -31,17 +31,16 @@ async def subject(page: Page) -> Response:
     if not text:
         known = await _some_users(page)
         return page.render("subject_search.html", known=known, **common)
-    value = normal_subject(fact, text)
+    value = normalize_subject(fact, text)
     found = await page.services.operations.subjects.limits(page.caller, fact, value)
     penalty = await page.services.operations.subjects.penalty(page.caller, fact, value)
     events = None
     if page.caller.may("events"):
         wanted: EventFilter = replace(EventFilter(), **{str(fact): value})  # type: ignore[arg-type]
         try:
-            events = await asyncio.to_thread(page.services.history.events, page.caller, wanted, most=RECENT)
+            events = await asyncio.to_thread(page.services.history.events, page.caller, wanted, max_items=RECENT)
         except DatabaseError:
             events = None
-    exemption = _exemption(page, fact, value)
     can_write = page.services.operations.place is None
     return page.render(
         "subject.html",
@@ -49,7 +48,7 @@ async def subject(page: Page) -> Response:
         found=found,
         penalty=penalty,
         events=events,
-        exemption=exemption,
+        exemption=_has_exemption(page, fact, value),
         may_users=page.caller.may("users", "operator") and can_write,
         may_reset=page.caller.may("users", "operator"),
         may_exempt=page.caller.may("rules", "admin") and can_write,
@@ -74,7 +73,7 @@ async def refusals(page: Page) -> Response:
 async def _some_users(page: Page) -> Any:
     """Return some users with a tier or overrides."""
     try:
-        return await asyncio.to_thread(page.services.operations.users.page, page.caller, most=RECENT)
+        return await asyncio.to_thread(page.services.operations.users.page, page.caller, max_items=RECENT)
     except DatabaseError:
         return []
 
@@ -84,7 +83,7 @@ async def dialog(page: Page) -> Response:
     fact, value, what = _fact(page.query.get("type", "")), page.query.get("id", ""), page.query.get("action", "")
     if what not in DIALOGS:
         raise InvalidRule(Problem("query", "action", f"must be one of {', '.join(DIALOGS)}, got {what!r}"))
-    snapshot = page.services.operations.source.holder.current
+    snapshot = page.snapshot
     rules = sorted(rule.id for rule in snapshot.rules if rule.enabled and "user" in rule.facts)
     tiers = [tier.name for tier in snapshot.tiers]
     values = {"fact": fact, "value": value, "what": what, "rules": rules, "tiers": tiers, "names": NAMES}
@@ -136,10 +135,9 @@ def _override(page: Page) -> dict[str, Any]:
     return table
 
 
-def _exemption(page: Page, fact: str, value: str) -> bool:
+def _has_exemption(page: Page, fact: str, value: str) -> bool:
     """Return whether the subject has its own exemption, which can be deleted here."""
-    exemptions = page.services.operations.source.holder.current.exemptions
-    return any(one.type == fact and one.value == value for one in exemptions)
+    return any(one.type == fact and one.value == value for one in page.snapshot.exemptions)
 
 
 def _fact(text: str) -> Fact:

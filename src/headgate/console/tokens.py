@@ -10,11 +10,11 @@ from starlette.responses import Response
 from headgate.console.page import Page, PageRoute
 from headgate.operations.caller import ROLES, SCOPES
 
-MOST: Final = 500
+MAX_TOKENS: Final = 500
 
 
 async def list_tokens(page: Page) -> Response:
-    found = await asyncio.to_thread(page.services.tokens.page, page.caller, most=MOST)
+    found = await asyncio.to_thread(page.services.tokens.page, page.caller, max_items=MAX_TOKENS)
     tokens = sorted(found, key=lambda token: (not token.is_good(page.now_us), token.name))
     return page.render("tokens.html", tokens=tokens, may_change=page.caller.may("tokens", "admin"))
 

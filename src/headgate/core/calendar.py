@@ -57,9 +57,12 @@ class Calendar(NamedTuple):
         return cls(text, name, _anchor(text, anchor))
 
     def with_anchor(self, anchor: int | str) -> Calendar | None:
-        """Return this calendar with another anchor; None if the anchor is invalid for its period."""
+        """Return this calendar with a user's anchor: a day of the month, or a weekday.
+
+        Returns None if the anchor is invalid for its period. No billing period begins at an hour, so days keep theirs.
+        """
         try:
-            return self._replace(anchor=_anchor(self.period, anchor))
+            return None if self.period == "day" else self._replace(anchor=_anchor(self.period, anchor))
         except InvalidQuota:
             return None
 
@@ -139,7 +142,12 @@ def zone_of(name: Any) -> tzinfo:
 
 def _instant_us(local: datetime, zone: tzinfo) -> int:
     """Return the first instant of a local time. A time that a clock change skips maps to the instant of the change."""
-    return (local.replace(tzinfo=zone, fold=0) - _EPOCH) // timedelta(microseconds=1)
+    since, second = (local.replace(tzinfo=zone, fold=fold) - _EPOCH for fold in (0, 1))
+    if second < since:  # skipped: `since` is not before the change, but may be some time after it
+        quarter = timedelta(microseconds=QUARTER_US)
+        while (_EPOCH + since - quarter).astimezone(zone).replace(tzinfo=None) >= local:
+            since -= quarter
+    return since // timedelta(microseconds=1)
 
 
 def _anchor(period: str, anchor: Any) -> int:

@@ -12,6 +12,9 @@ from headgate.errors import IdempotencyConflict, StoreError
 
 NEVER: Final = -1  # the cost exceeds what the quota can ever hold, so waiting does not help
 
+NOT_WAITING: Final = -1  # the request does not wait for a slot
+TICKET_US: Final = 1_000_000  # how long a waiting request keeps its place in the queue unless it asks again
+
 
 class Refusal(NamedTuple):
     """The fields of a rule that a decision shows. Stores do not read them."""
@@ -39,6 +42,9 @@ class Check(NamedTuple):
     leased: bool = False  # nodes hold slices of it and return them often, so a refusal is soon out of date
     reservation: int = 0  # the number by which a bucket tracks this reservation; 0: none
     slot: str = ""  # for a concurrency quota: the id of the slot to take
+    arrived_us: int = (
+        NOT_WAITING  # if the request waits for the slot: when it first asked, by the store; 0: it asks now
+    )
 
     @property
     def key(self) -> str:
@@ -112,6 +118,7 @@ class Extras(NamedTuple):
     penalty: Penalty | None = None
     reservation: int = 0  # the number of a reservation: see `Check`
     slot: str = ""  # for concurrency limits: the id of the slot to take
+    arrived_us: int = NOT_WAITING  # when the request began to wait for the slot: see `Check`
 
 
 class Group(NamedTuple):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from itertools import count
 from os import urandom
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
 from headgate.core.limit_status import FIGURES, LimitStatus, status_of_limit
 from headgate.core.plan import Plan, Reason
 from headgate.core.quota import MICROSECONDS
-from headgate.core.reading import Reading, WarningStates, is_any_in_warning
-from headgate.core.verdict import delay_us, hold_us
+from headgate.core.reading import Reading, WarningStates, indexes_in_warning
+from headgate.core.verdict import delay_us, hold_us, order_allowed, order_by_wait
 
 State = Literal["normal", "warning", "annotated", "throttled"]
 
+_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 _SEQUENCE = count()  # distinguishes the ids of decisions made at the same microsecond
 
 
@@ -31,10 +32,11 @@ class Decision:
     """
 
     __slots__ = (
+        "_figures",
         "_id",
         "_order",
-        "_outcomes",
         "_state",
+        "_warned",
         "allowed",
         "block",
         "reading",
@@ -50,9 +52,10 @@ class Decision:
     slot: Any  # the concurrency slots to release: see `headgate.limiter.slots`; unset if there are none
     block: Block  # a client's block: set only on the way from the store to the limiter
     _id: str
-    _order: tuple[int, ...] | None  # this and the next two are None until they are first read
-    _outcomes: tuple[Outcome, ...] | None
+    _figures: tuple[tuple[int, int, int], ...] | None  # this and the next two are None until they are first read
+    _order: tuple[int, ...] | None
     _state: State | None
+    _warned: tuple[int, ...]  # the limits in warning; unset if there were none when the state was first read
 
     @classmethod
     def of(
@@ -73,7 +76,7 @@ class Decision:
         plan = plan or _NO_PLAN
         decision.reading = Reading.of_outcomes(plan, states, reason)
         decision.verdict = (now_us, subjects, plan.ones if costs is None else costs, outcomes)
-        decision._outcomes = decision._order = decision._state = None
+        decision._figures = decision._order = decision._state = None
         return decision
 
     @property
@@ -108,35 +111,37 @@ class Decision:
         return costs
 
     @property
-    def outcomes(self) -> tuple[Outcome, ...]:
-        """The store's answer for each limit of the plan, in order."""
-        known = self._outcomes
+    def figures(self) -> tuple[tuple[int, int, int], ...]:
+        """Wait, remaining and reset of each limit of the plan, in order, as `outcomes` names them."""
+        known = self._figures
         if known is None:  # two threads may both get here: they read the same values
             read, verdict = self.reading.read, self.verdict
-            self._outcomes = known = verdict[3] if read is None else read(verdict)
+            self._figures = known = verdict[3] if read is None else read(verdict)
+        return known
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """The store's answer for each limit of the plan, in order. Slower to read than `figures`."""
+        known: tuple[Any, ...] = self.figures
+        if known and known[0].__class__ is tuple:
+            self._figures = known = tuple([_new(Outcome, one) for one in known])
         return known
 
     @property
     def order(self) -> tuple[int, ...]:
         """The indexes of the plan's limits, the most restrictive first. The first one binds."""
-        order = self.reading.plan.indexes
-        if len(order) < 2:
-            return order
+        reading = self.reading
+        plan = reading.plan
+        if len(plan.indexes) < 2:
+            return plan.indexes
         known = self._order
         if known is None:
-            outcomes, plan = self.outcomes, self.reading.plan
+            figures = self.figures
             if self.allowed and not plan.shadows:  # all limits are enforced, and none makes the request wait
-                ranks: list[Any] = []
-                for at in order:
-                    outcome = outcomes[at]
-                    ranks.append((outcome[1], -outcome[2], at))
+                known = reading.order = order_allowed(figures, reading.order)
             else:
-                ranks = [
-                    (not limit[5], _NEVER_FIRST if wait == NEVER else -wait, remaining, -reset, at)
-                    for at, limit, (wait, remaining, reset) in zip(order, plan.limits, outcomes, strict=True)
-                ]
-            ranks.sort()
-            known = self._order = tuple([rank[-1] for rank in ranks])
+                known = order_by_wait(figures, plan.limits)
+            self._order = known
         return known
 
     @property
@@ -247,13 +252,14 @@ class Decision:
         states = reading.states
         warning = states is not None and states.warned
         if not warning:
-            low = reading.low
-            for at, outcome in enumerate(self.outcomes):
-                if outcome[1] <= low[at]:
+            low, figures = reading.low, self.figures
+            for at in range(len(figures)):
+                if figures[at][1] <= low[at]:
                     warning = True
                     break
-        if warning and states is not None:
-            warning = is_any_in_warning(states, self.plan, self.subjects, self.outcomes, self.at_us)
+        if warning:
+            self._warned = indexes_in_warning(reading, self.subjects, self.outcomes, self.at_us)
+            warning = self._warned != ()
         state = "throttled" if not self.allowed else "warning" if warning else "normal"
         if reading.plan.annotates and self.annotated:
             state = "annotated"
@@ -261,16 +267,21 @@ class Decision:
         return state
 
     @property
+    def in_warning(self) -> tuple[int, ...]:
+        """The indexes of the plan's limits in warning, whatever the `state`, which this reads first."""
+        return getattr(self, "_warned", ()) if self.state != "normal" else ()
+
+    @property
     def is_near_limit(self) -> bool:
         """Whether the request was allowed and 80 % or more of its binding limit is now used.
 
         The limiter sets the percentage. Unlike `state`, this records nothing and depends on this decision alone.
         """
-        outcomes = self.outcomes
-        if not self.allowed or not outcomes:
+        figures = self.figures
+        if not self.allowed or not figures:
             return False
         index = self.order[0]
-        return outcomes[index][1] <= self.reading.low[index]
+        return figures[index][1] <= self.reading.low[index]
 
     @property
     def annotated(self) -> tuple[str, ...]:
@@ -296,8 +307,8 @@ class Decision:
         if not self.allowed:
             return "over_limit"
         if plan.shadows:
-            for outcome in self.outcomes:
-                if outcome[0] != 0:
+            for wait_us, _, _ in self.figures:
+                if wait_us != 0:
                     return "shadow"
         return "within_limit"
 
@@ -340,8 +351,9 @@ class Decision:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the decision without its limiter. Only the original can be refunded."""
         plan = self.plan
-        fields = (self.allowed, self.at_us, plan.limits, plan.reason, self.outcomes, self.costs, self.subjects)
-        return _restore, (*fields, self.reading.reason, self.state, None if self.allowed else self.id)
+        fields = (self.allowed, self.at_us, self.outcomes, self.costs, self.subjects, self.reading.reason)
+        known = {"_state": self.state, "_warned": self.in_warning, "settled": True}
+        return _restore, (plan.limits, plan.reason, fields, known if self.allowed else {**known, "_id": self.id})
 
     def __eq__(self, other: object) -> bool:
         """Return whether both decide the same, ignoring their ids."""
@@ -361,29 +373,18 @@ _NO_PLAN = Plan(())
 
 
 def _restore(
-    allowed: bool,
-    at_us: int,
-    limits: tuple[Check, ...],
-    unlimited: Reason | None,
-    outcomes: tuple[Outcome, ...],
-    costs: tuple[int, ...],
-    subjects: tuple[str, ...],
-    reason: Reason | None,
-    state: State,
-    decision_id: str | None,
+    limits: tuple[Check, ...], unlimited: Reason | None, fields: tuple[Any, ...], known: dict[str, Any]
 ) -> Decision:
     """Rebuild a pickled decision."""
+    allowed, at_us, outcomes, costs, subjects, reason = fields
     plan = Plan(limits, unlimited)
     decision = Decision.of(allowed, at_us, plan, outcomes, costs=costs, subjects=subjects, reason=reason)
-    decision._state = state
-    if decision_id is not None:
-        decision._id = decision_id
-    decision.settled = True
+    for name, value in known.items():
+        setattr(decision, name, value)
     return decision
 
 
 _NOTHING = Outcome(0, 0, 0)
-_NEVER_FIRST = float("-inf")
 
 
 def decision_with(reading: Reading, verdict: tuple[Any, ...], allowed: bool) -> Decision:
@@ -392,5 +393,5 @@ def decision_with(reading: Reading, verdict: tuple[Any, ...], allowed: bool) -> 
     decision.allowed = allowed
     decision.reading = reading
     decision.verdict = verdict
-    decision._outcomes = decision._order = decision._state = None
+    decision._figures = decision._order = decision._state = None
     return decision

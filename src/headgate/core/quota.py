@@ -221,6 +221,11 @@ class Quota:
         """Return this calendar quota with another limit."""
         return self._with(limit=limit, capacity=limit, burst=limit if self.burst == self.limit else self.burst)
 
+    def with_rate(self, limit: int, burst: int) -> Quota:
+        """Return this bucket quota with another limit and burst. Any combination is valid."""
+        step, refill = divmod(self.window_us, limit), divmod(burst * self.window_us, limit)
+        return self._with(limit=limit, burst=burst, capacity=burst, step=step, refill=refill)
+
     def with_anchor(self, anchor: int | str | None) -> Quota | None:
         """Return this quota with another anchor for its calendar; None if the anchor is invalid for its period."""
         calendar = None if self.calendar is None or anchor is None else self.calendar.with_anchor(anchor)
@@ -291,6 +296,11 @@ def _window(
     if window is None:
         raise InvalidQuota("window: is missing")
     return window
+
+
+def unlimited(quota: Quota) -> Quota:
+    """Return a quota with the largest limit there is: what remains of it tells how much is counted."""
+    return quota._with(limit=MAX_INT)
 
 
 def _calendar(algorithm: str, window: Any, burst: Any, calendar: Any, tz: Any, anchor: Any) -> Calendar | None:

@@ -28,17 +28,17 @@ class WarningStates(Protocol):
 class Reading:
     """The data that all decisions of one program share: their plan, and how to compute their figures.
 
-    `read` computes the outcomes from a decision's `verdict`; None means that the verdict contains them. `reason`
+    `read` computes the figures from a decision's `verdict`; None means that the verdict contains them. `reason`
     applies to decisions without limits. `states` remembers which limits are in warning.
     """
 
-    __slots__ = ("low", "plan", "read", "reason", "states")
+    __slots__ = ("low", "order", "plan", "read", "reason", "states")
 
     def __init__(
         self,
         plan: Plan,
         states: WarningStates | None = None,
-        read: Callable[[Any], tuple[Outcome, ...]] | None = None,
+        read: Callable[[Any], tuple[tuple[int, int, int], ...]] | None = None,
         reason: Reason | None = None,
     ) -> None:
         self.plan = plan
@@ -46,6 +46,7 @@ class Reading:
         percent = WARNING_PERCENT if states is None else states.percent()
         # The remaining amount at which each limit enters warning; -1 for shadow limits, which never warn.
         self.low = tuple([capacity + (capacity * percent // -100) if capacity else -1 for capacity in plan.capacities])
+        self.order = plan.indexes  # the order of the last decision's limits, the most restrictive first
         self.read = read
         self.reason = reason
 
@@ -61,14 +62,18 @@ class Reading:
         return known
 
 
-def is_any_in_warning(
-    states: WarningStates, plan: Plan, subjects: tuple[str, ...], outcomes: tuple[Outcome, ...], at_us: int
-) -> bool:
-    """Return whether any limit is in warning. Reports each limit's use to `states`, which remembers warnings."""
-    warning = False
-    for limit, subject, outcome in zip(plan.limits, subjects, outcomes, strict=False):
+def indexes_in_warning(
+    reading: Reading, subjects: tuple[str, ...], outcomes: tuple[Outcome, ...], at_us: int
+) -> tuple[int, ...]:
+    """Return the indexes of the limits that are in warning. Reports each limit's use to `states`, if there are any,
+    which remember warnings."""
+    states, low = reading.states, reading.low
+    if states is None:
+        return tuple([at for at, outcome in enumerate(outcomes) if outcome.remaining <= low[at]])
+    found = []
+    for at, (limit, subject, outcome) in enumerate(zip(reading.plan.limits, subjects, outcomes, strict=False)):
         capacity = limit.quota.capacity
         used = capacity - outcome.remaining
         if limit.enforced and states.warns(limit.key_template, subject, used, capacity, at_us, outcome.reset_us):
-            warning = True
-    return warning
+            found.append(at)
+    return tuple(found)

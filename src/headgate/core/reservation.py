@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
+from secrets import token_urlsafe
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
@@ -60,6 +61,13 @@ class Expired(NamedTuple):
 
     records: tuple[str, ...]
     next_us: int | None  # None: no reservation is left
+
+
+class ReservationAnswer(NamedTuple):
+    """The answer of a store that charged a reservation and stored its record, if the request fits."""
+
+    answer: Answer
+    is_pending: bool = False  # the record was stored before all limits were charged: renew it, or take it out
 
 
 class ReservedLimit(NamedTuple):
@@ -152,17 +160,24 @@ class Record(NamedTuple):
         """Complete a pending record with the answer to its group. Raises the answer if it is a fault."""
         if isinstance(answer, StoreError):
             raise answer
-        if not isinstance(answer, Result) or not answer.outcomes:
+        if not isinstance(answer, Result) or not self.is_admitted_by(answer):
             return Record(self.cost, ())
+        checks = tuple(one.charge.check for one in self.reserved)
         if isinstance(answer, SharedResult):
-            checks = answer.applied_to(tuple(one.charge.check for one in self.reserved))
-        else:
-            checks = tuple(one.charge.check for one in self.reserved)
-        pairs = list(zip(checks, answer.outcomes, strict=True))
-        if any(check.enforced and outcome.wait_us for check, outcome in pairs):
-            return Record(self.cost, ())
+            checks = answer.applied_to(checks)
         factors = [one.factor for one in self.reserved]
         return Record(self.cost, charges_of(checks, answer.outcomes, factors, answer.now_us))
+
+    def is_admitted_by(self, answer: Answer) -> bool:
+        """Return whether an answer to the group of a pending record admits it. Shadow limits may not be charged."""
+        return (
+            isinstance(answer, Result)
+            and bool(answer.outcomes)
+            and not any(
+                one.charge.check.enforced and outcome.wait_us
+                for one, outcome in zip(self.reserved, answer.outcomes, strict=True)
+            )
+        )
 
     def encode(self) -> str:
         rows = []
@@ -277,6 +292,11 @@ def _answer(text: str) -> Result:
 def _quota(figures: Sequence[Any]) -> Quota:
     limit, window_us, burst, algorithm = figures
     return Quota(limit, timedelta(microseconds=window_us), burst=burst, algorithm=algorithm)
+
+
+def new_id() -> str:
+    """Return the id of a new reservation. It cannot be guessed."""
+    return token_urlsafe(18)
 
 
 def receipt_of(reservation_id: str) -> Idempotency:

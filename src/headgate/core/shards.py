@@ -106,7 +106,7 @@ class ShardSearch:
             self.layout = evenly(parts, check.cost)
 
     @property
-    def asked(self) -> list[Check]:
+    def checks(self) -> list[Check]:
         """The checks of this layout."""
         enforced = self.check.enforced
         return [
@@ -196,9 +196,9 @@ class ShardSearch:
 
     def _likely(self) -> int:
         """Estimate the room left in all parts: assume that unread parts are as full as the one that was charged."""
-        asked = self._seen[self._costs[0][0]].remaining, self.parts[self._costs[0][0]].quota.capacity
+        remaining, capacity = self._seen[self._costs[0][0]].remaining, self.parts[self._costs[0][0]].quota.capacity
         others = sum(part.quota.capacity for index, part in enumerate(self.parts) if index not in self._seen)
-        return self._room_left() + asked[0] * others // asked[1]
+        return self._room_left() + remaining * others // capacity
 
     def _wait_us(self) -> int:
         """Return the time until the cost fits: a cost of 1 in the first part with room, more in all parts together."""

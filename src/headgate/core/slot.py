@@ -60,7 +60,10 @@ new_slot: Final = _RandomIds().pop
 
 def encode_slot(held: Sequence[Check]) -> str:
     """Return the id of the slot that these checks hold."""
-    rows = [(check.rule, check.key_template, check.subject, check.cost, check.quota.window_us) for check in held]
+    rows: list[tuple[Any, ...]] = []
+    for check in held:
+        row = (check.rule, check.key_template, check.subject, check.cost, check.quota.window_us)
+        rows.append(row if check.enforced else (*row, False))
     text = json.dumps((held[0].slot, rows), separators=(",", ":"))
     return _VERSION + urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
@@ -78,12 +81,14 @@ def decode_slot(slot_id: str) -> tuple[Check, ...]:
     raise InvalidCheck(f"slot: must be the id of a slot, as acquire returns it, got {str(slot_id)[:64]!r}")
 
 
-def _held_check(slot: str, rule: Any, key_template: Any, subject: Any, cost: Any, ttl_us: Any) -> Check:
+def _held_check(
+    slot: str, rule: Any, key_template: Any, subject: Any, cost: Any, ttl_us: Any, enforced: Any = True
+) -> Check:
     whole = all(isinstance(value, int) and not isinstance(value, bool) for value in (cost, ttl_us))
     texts = isinstance(rule, str) and isinstance(key_template, str) and isinstance(subject, str)
-    if not whole or not texts or not _SPACE(key_template):
+    if not whole or not texts or not isinstance(enforced, bool) or not _SPACE(key_template):
         raise ValueError("not a slot's key")
     if not 1 <= cost <= MAX_INT or not MIN_WINDOW_US <= ttl_us <= MAX_WINDOW_US:
         raise ValueError("not a slot's figures")
     quota = Quota(cost, timedelta(microseconds=ttl_us), algorithm=CONCURRENCY)
-    return Check(rule, key_template, subject, quota, cost, slot=slot)
+    return Check(rule, key_template, subject, quota, cost, enforced, slot=slot)

@@ -16,11 +16,13 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sqlalchemy import select, tuple_
+
 from headgate.core.clock import Clock, SystemClock
-from headgate.db import queries
+from headgate.db import queries, schema
 from headgate.db.connection import LARGE_SECONDS, Database
 from headgate.db.queries import Change, UserOverride
-from headgate.db.records import Content, RuleRecord, unstorable
+from headgate.db.records import Content, RuleRecord, override_of, unstorable
 from headgate.db.transaction import Transaction
 from headgate.rules.exemptions import Exemption
 from headgate.rules.users import User
@@ -96,10 +98,14 @@ class Changes:
         with self._database.read(seconds=LARGE_SECONDS) as connection:
             return queries.content(connection), queries.versions(connection).rules_version
 
-    def rules(self, *, after: str | None = None, most: int = 100) -> list[RuleRecord]:
+    def rules(self, *, after: str | None = None, max_items: int = 100) -> list[RuleRecord]:
         """Return rules by id, with their versions. For the next page, pass the last one's id as `after`."""
+        table = schema.rules
+        query = select(table).order_by(table.c.id).limit(max_items)
+        if after is not None:
+            query = query.where(table.c.id > after)
         with self._database.read() as connection:
-            return queries.rules(connection, after=after, most=most)
+            return list(queries.read_rules(connection, query).values())
 
     def rule(self, rule_id: str) -> RuleRecord | None:
         """Return one rule with its version; None if it does not exist."""
@@ -115,10 +121,18 @@ class Changes:
         with self._database.read() as connection:
             return queries.user(connection, user_id)
 
-    def users(self, *, tier: str | None = None, after: str | None = None, most: int = 100) -> list[User]:
+    def users(self, *, tier: str | None = None, after: str | None = None, max_items: int = 100) -> list[User]:
         """Return users with a tier or overrides, by id. For the next page, pass the last one's id as `after`."""
+        table = schema.users
+        query = select(table.c.id).order_by(table.c.id).limit(max_items)
+        if tier is not None:
+            query = query.where(table.c.tier == tier)
+        if after is not None:
+            query = query.where(table.c.id > after)
         with self._database.read(seconds=LARGE_SECONDS) as connection:
-            return queries.users_page(connection, tier=tier, after=after, most=most)
+            ids = connection.scalars(query).all()
+            found = queries.users(connection, ids)
+        return [found[user_id] for user_id in ids]
 
     def overrides(
         self,
@@ -127,17 +141,25 @@ class Changes:
         rule: str | None = None,
         expired: bool | None = None,
         after: tuple[str, str] | None = None,
-        most: int = 100,
+        max_items: int = 100,
     ) -> list[UserOverride]:
         """Return overrides by user and rule: all, or those of one user, of one rule, or only expired or current ones.
 
         For the next page, pass the last one's user and rule as `after`.
         """
-        now_us = self._clock.now_us()
+        now_us, table = self._clock.now_us(), schema.overrides
+        query = select(table).order_by(table.c.user_id, table.c.rule).limit(max_items)
+        if user is not None:
+            query = query.where(table.c.user_id == user)
+        if rule is not None:
+            query = query.where(table.c.rule == rule)
+        if expired is not None:
+            query = query.where(table.c.expires_us <= now_us if expired else queries.has_not_expired(now_us))
+        if after is not None:
+            query = query.where(tuple_(table.c.user_id, table.c.rule) > tuple_(*after))
         with self._database.read(seconds=LARGE_SECONDS) as connection:
-            return queries.overrides_page(
-                connection, user=user, rule=rule, expired=expired, now_us=now_us, after=after, most=most
-            )
+            rows = connection.execute(query).mappings()
+            return [UserOverride(row["user_id"], override_of(dict(row))) for row in rows]
 
     def exemptions(self) -> list[Exemption]:
         """Return all exemptions."""
@@ -149,15 +171,22 @@ class Changes:
         kind: str | Collection[str] | None = None,
         subject: str | None = None,
         before: int | None = None,
-        most: int = 100,
+        max_items: int = 100,
     ) -> list[Change]:
         """Return the change log, the latest first: all of it, or only some kinds, or only one `subject`.
 
         For the next page, pass the last one's `id` as `before`.
         """
-        kinds = [kind] if isinstance(kind, str) else kind
+        table = schema.changes
+        query = queries.select_changes().order_by(table.c.id.desc()).limit(max_items)
+        if kind is not None:
+            query = query.where(table.c.kind.in_([kind] if isinstance(kind, str) else kind))
+        if subject is not None:
+            query = query.where(table.c.subject == subject)
+        if before is not None:
+            query = query.where(table.c.id < before)
         with self._database.read(seconds=LARGE_SECONDS) as connection:
-            return queries.changes(connection, kinds=kinds, subject=subject, before=before, most=most)
+            return [Change(*row) for row in connection.execute(query)]
 
     def close(self) -> None:
         """Close the connections, if this was created from a URL."""

@@ -66,7 +66,7 @@ class Database:
                 url_only, connect_args=options, pool_size=POOL, pool_timeout=WRITE_SECONDS, pool_pre_ping=True
             )
             event.listen(self._engine, "do_connect", self._connect)
-            event.listen(self._engine, "checkin", _settle)
+            event.listen(self._engine, "checkin", _reset_timeout)
             self._reading = self._engine.execution_options(isolation_level="REPEATABLE READ")
             self._writing = self._engine.execution_options()
 
@@ -77,7 +77,7 @@ class Database:
         It also raises that if PostgreSQL is silent for `seconds`, as does `write`.
         """
         with self._use(), self._reading.begin() as connection:
-            allow(connection, seconds)
+            set_timeout(connection, seconds)
             yield connection
 
     @contextmanager
@@ -88,7 +88,7 @@ class Database:
         commit, the change may have been made.
         """
         with self._use(), self._writing.begin() as connection:
-            allow(connection, seconds)
+            set_timeout(connection, seconds)
             if lock and self.kind == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATING})
             yield connection
@@ -179,18 +179,18 @@ def _parse_url(url: str) -> tuple[URL, Kind]:
 
 def _display_url(url: URL, kind: Kind) -> str:
     """Return a URL for display, with only those parameters that name the database: others may be secrets."""
-    told = {name: value for name, value in url.query.items() if name in NAMING}
-    return url.set(drivername=kind, query=told).render_as_string(hide_password=True)
+    shown = {name: value for name, value in url.query.items() if name in NAMING}
+    return url.set(drivername=kind, query=shown).render_as_string(hide_password=True)
 
 
-def allow(connection: Connection, seconds: float) -> None:
+def set_timeout(connection: Connection, seconds: float) -> None:
     """Set how long PostgreSQL may be silent in this transaction."""
     driver = connection.connection.driver_connection
     if isinstance(driver, BoundConnection):
         driver.seconds = seconds
 
 
-def _settle(connection: BoundConnection | None, _: object) -> None:
+def _reset_timeout(connection: BoundConnection | None, _: object) -> None:
     """Restore the default timeout of a returned connection, for its next user's ping."""
     if connection is not None:
         connection.seconds = ANSWER_SECONDS

@@ -11,16 +11,35 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Select, Table, case, delete, func, literal, literal_column, select, tuple_, update
+from sqlalchemy import (
+    Connection,
+    Select,
+    Table,
+    bindparam,
+    case,
+    column,
+    delete,
+    func,
+    literal,
+    literal_column,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
 
+from headgate.core.quota import MICROSECONDS
 from headgate.db import schema
 from headgate.db.connection import LARGE_SECONDS, Database
-from headgate.db.upsert import add_rows
+from headgate.db.records import time_text
 from headgate.db.usage import FIGURES, UsageCount, usage_rows
 
 MINUTE_US: Final = 60_000_000
 ANNOTATE: Final = "annotate"  # the reason of events of annotating rules
 PASSED: Final = ("shadow", ANNOTATE)  # the reasons of events of allowed requests
+_SHADOW: Final = func.sum(  # the events of allowed requests
+    case((schema.event_counts.c.reason.in_(PASSED), schema.event_counts.c.events), else_=0)
+)
 MAX_TEXT: Final = 512  # characters kept of one text, so that every row fits into PostgreSQL's indexes
 
 
@@ -48,6 +67,12 @@ class Event(NamedTuple):
     remaining: int
     retry_after_us: int | None  # None: never
     weight: int  # the number of events that it represents
+
+    def as_table(self) -> dict[str, Any]:
+        """Return the event as the API and webhooks show it: with `at`, and with `retry_after` in seconds."""
+        table = self._asdict()
+        at_us, wait_us = table.pop("at_us"), table.pop("retry_after_us")
+        return {**table, "at": time_text(at_us), "retry_after": None if wait_us is None else wait_us / MICROSECONDS}
 
 
 class Count(NamedTuple):
@@ -147,11 +172,11 @@ class Events:
             connection.execute(update(runs).where(runs.c.id == run).values(batch=new[-1].number, at_us=at_us))
             return len(new)
 
-    def page(self, wanted: EventFilter, *, after: Cursor | None = None, most: int = 100) -> list[Event]:
+    def page(self, wanted: EventFilter, *, after: Cursor | None = None, max_items: int = 100) -> list[Event]:
         """Return events, the latest first. For the next page, pass the last one's time and id as `after`."""
         table = schema.events
         query = select(*(table.c[name] for name in Event._fields)).order_by(table.c.at_us.desc(), table.c.id.desc())
-        query = _add_filter(query, wanted).limit(most)
+        query = _add_filter(query, wanted).limit(max_items)
         if after is not None:
             query = query.where(tuple_(table.c.at_us, table.c.id) < tuple_(literal(after.at_us), literal(after.id)))
         with self._database.read(seconds=LARGE_SECONDS) as connection:
@@ -172,15 +197,14 @@ class Events:
         rule: str | None = None,
         since_us: int | None = None,
         until_us: int | None = None,
-        most: int = 20,
+        max_items: int = 20,
     ) -> list[Top]:
         """Return the subjects with the most events by rule, in the minutes that overlap the period.
 
         `by` is their dimension: `user`, `ip`, `api_key`, `tenant`, or a dimension of some rule. Empty: all
         requests together. None: each rule's own dimension.
         """
-        table = schema.event_counts
-        shadow = func.sum(case((table.c.reason.in_(PASSED), table.c.events), else_=0))
+        table, shadow = schema.event_counts, _SHADOW
         events = func.sum(table.c.events)
         who = (table.c.rule, table.c.dimension, table.c.subject)
         query = (
@@ -189,7 +213,7 @@ class Events:
             )
             .group_by(*who)
             .order_by(events.desc(), *who)
-            .limit(most)
+            .limit(max_items)
         )
         query = query.where(table.c.own if by is None else table.c.dimension == kept_text(by))
         if rule is not None:
@@ -206,10 +230,9 @@ class Events:
 
     def refusals(self, dimension: str, subject: str, *, since_us: int, until_us: int, step: int) -> list[Refusals]:
         """Return a subject's refusals in steps of `step` seconds, in order of time, without empty steps."""
-        table = schema.event_counts
+        table, shadow = schema.event_counts, _SHADOW
         # A literal, so that PostgreSQL sees the same expression in all clauses.
         begin = table.c.minute_us - table.c.minute_us % literal_column(str(step * 1_000_000))
-        shadow = func.sum(case((table.c.reason.in_(PASSED), table.c.events), else_=0))
         query = (
             select(begin, func.sum(table.c.events) - shadow, shadow)
             .where(table.c.dimension == kept_text(dimension), table.c.subject == kept_text(subject))
@@ -220,8 +243,8 @@ class Events:
         with self._database.read(seconds=LARGE_SECONDS) as connection:
             return [Refusals(*map(int, row)) for row in connection.execute(query)]
 
-    def forget(self, before_us: int, *, most: int = 1_000) -> int:
-        """Delete up to `most` rows older than `before_us`. Returns their number; 0 if none are left.
+    def forget(self, before_us: int, *, max_items: int = 1_000) -> int:
+        """Delete up to `max_items` rows older than `before_us`. Returns their number; 0 if none are left.
 
         A step is short, so other transactions do not wait long for it. It skips rows that another node is deleting.
         """
@@ -230,21 +253,46 @@ class Events:
             (schema.event_counts, schema.event_counts.c.minute_us),
             (schema.event_runs, schema.event_runs.c.at_us),
         ):
-            gone = self._delete(select(table.c.id).where(time < before_us).order_by(time), table, most)
+            gone = self._delete(select(table.c.id).where(time < before_us).order_by(time), table, max_items)
             if gone:
                 return gone
         return 0
 
-    def forget_usage(self, step: int, before_us: int, *, most: int = 1_000) -> int:
+    def forget_usage(self, step: int, before_us: int, *, max_items: int = 1_000) -> int:
         """Delete some old usage in steps of `step` seconds, as `forget` does."""
         table = schema.usage
         old = select(table.c.id).where(table.c.step == step, table.c.at_us < before_us).order_by(table.c.at_us)
-        return self._delete(old, table, most)
+        return self._delete(old, table, max_items)
 
-    def _delete(self, old: Select[Any], table: Table, most: int) -> int:
-        chosen = old.limit(most).with_for_update(skip_locked=True)
+    def _delete(self, old: Select[Any], table: Table, max_items: int) -> int:
+        chosen = old.limit(max_items).with_for_update(skip_locked=True)
         with self._database.write(seconds=LARGE_SECONDS) as connection:
             return connection.execute(delete(table).where(table.c.id.in_(chosen))).rowcount
+
+
+def add_rows(connection: Connection, table: Table, rows: list[dict[str, Any]], figures: Sequence[str] = ()) -> None:
+    """Insert rows. If an id exists, add the `figures` to its row."""
+    if not rows:
+        return
+    if connection.dialect.name == "postgresql":
+        adding: Any = postgresql.insert(table).from_select(list(rows[0]), _rows_parameter(table, list(rows[0])))
+        values: Any = {"rows": rows}
+    else:
+        adding, values = sqlite.insert(table), rows
+    if figures:
+        sums = {name: table.c[name] + adding.excluded[name] for name in figures}
+        adding = adding.on_conflict_do_update(index_elements=["id"], set_=sums)
+    else:
+        adding = adding.on_conflict_do_nothing()
+    connection.execute(adding, values)
+
+
+def _rows_parameter(table: Table, names: list[str]) -> Select[Any]:
+    """Return PostgreSQL's rows of the parameter `rows`. One parameter for all of them is far faster than one each."""
+    columns = (column(name, table.c[name].type) for name in names)
+    rows = func.jsonb_to_recordset(bindparam("rows", type_=postgresql.JSONB)).table_valued(*columns, name="sent")
+    sent = rows.render_derived(with_types=True)
+    return select(*sent.c).order_by(sent.c.id)
 
 
 def kept_text(text: str) -> str:
@@ -258,8 +306,7 @@ def kept_text(text: str) -> str:
 
 
 def _merge_counts(counts: Iterable[Count]) -> list[dict[str, Any]]:
-    """Return rows of counts, merged by subject and minute, in the order in which all nodes write them, to avoid
-    deadlocks."""
+    """Return rows of counts, merged by subject and minute, in the order of all nodes: that avoids deadlocks."""
     rows: dict[str, dict[str, Any]] = {}
     for count in counts:
         key = "\0".join((str(count.minute_us), count.rule, count.reason, count.dimension, count.subject))

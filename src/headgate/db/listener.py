@@ -62,10 +62,10 @@ class PostgresListener:
 
     def wait(self, seconds: float) -> None:
         try:
-            if self._heard():
+            if self._take_notifications():
                 return
             select.select([self._connection.fileno(), self._mine.fileno()], [], [], seconds)
-            self._heard()
+            self._take_notifications()
         except (psycopg.Error, OSError, ValueError) as error:  # ValueError: the socket is gone
             raise wrap_error(error, self._name) from error
 
@@ -77,7 +77,7 @@ class PostgresListener:
         self._connection.close()
         self._close_sockets()
 
-    def _heard(self) -> bool:
+    def _take_notifications(self) -> bool:
         """Take all notifications, and return whether there were any."""
         return bool(list(self._connection.notifies(timeout=0)))
 
@@ -94,7 +94,7 @@ class SqliteListener:
         self._woken = Event()
         try:
             self._connection: Any = sqlite3.connect(str(database.url.database), check_same_thread=False)
-            self._version = self._look()
+            self._version = self._read_version()
         except sqlite3.Error as error:
             raise DatabaseUnavailable(f"{self._name}: {error}") from error
 
@@ -102,7 +102,7 @@ class SqliteListener:
         deadline = monotonic() + seconds
         while not self._woken.wait(max(0.0, min(SQLITE_SECONDS, deadline - monotonic()))):
             try:
-                version = self._look()
+                version = self._read_version()
             except sqlite3.Error as error:
                 raise DatabaseUnavailable(f"{self._name}: {error}") from error
             if version != self._version or monotonic() >= deadline:
@@ -115,6 +115,6 @@ class SqliteListener:
     def close(self) -> None:
         self._connection.close()
 
-    def _look(self) -> int:
+    def _read_version(self) -> int:
         version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
         return version

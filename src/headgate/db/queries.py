@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import Connection, RowMapping, exists, func, or_, select, text, tuple_
+from sqlalchemy import Connection, exists, func, or_, select, text
 from sqlalchemy.sql import Select
 
 from headgate.db import schema
-from headgate.db.records import Content, RuleRecord, entries_of, override_of, rule_of
+from headgate.db.records import Content, RuleRecord, entries_of, override_of
 from headgate.errors import InvalidRule
 from headgate.rules.exemptions import Exemption
 from headgate.rules.users import Override, User
@@ -20,8 +20,8 @@ CHANNEL: Final = "headgate"  # of PostgreSQL's NOTIFY
 
 FIRST_VERSION: Final = 1  # of a database without any changes
 OUTSIDE: Final = ("token", "counts")  # kinds of changes that are not part of a snapshot, and make no new version
-MOST_CHANGED: Final = 500  # changed rules that are read by id; if more have changed, all rules are read
-MOST_NAMED: Final = 10_000  # users in one query: databases limit its parameters
+MAX_CHANGED: Final = 500  # changed rules that are read by id; if more have changed, all rules are read
+MAX_IDS: Final = 10_000  # users in one query: databases limit its parameters
 
 log = logging.getLogger("headgate")
 
@@ -81,7 +81,7 @@ def content(connection: Connection, known: Mapping[str, RuleRecord] | None = Non
 
 def _all_rules(connection: Connection) -> dict[str, RuleRecord]:
     query = select(schema.rules).order_by(schema.rules.c.position, schema.rules.c.id)
-    return entries_of(_rows(connection.execute(query).mappings().all()))
+    return read_rules(connection, query)
 
 
 def _changed_rules(connection: Connection, known: Mapping[str, RuleRecord]) -> dict[str, RuleRecord]:
@@ -89,16 +89,15 @@ def _changed_rules(connection: Connection, known: Mapping[str, RuleRecord]) -> d
     query = select(table.c.id, table.c.version).order_by(table.c.position, table.c.id)
     now = connection.execute(query).all()
     changed = [row.id for row in now if row.id not in known or known[row.id].version != row.version]
-    if len(changed) > MOST_CHANGED:
+    if len(changed) > MAX_CHANGED:
         return _all_rules(connection)
-    query = select(table).where(table.c.id.in_(changed))
-    read = entries_of(_rows(connection.execute(query).mappings().all()))
+    read = read_rules(connection, select(table).where(table.c.id.in_(changed)))
     return {row.id: read.get(row.id) or known[row.id] for row in now}
 
 
-def _rows(found: Sequence[RowMapping]) -> Sequence[Mapping[str, Any]]:
-    """Cast rows to mappings by column name, for the type checker."""
-    return cast("Sequence[Mapping[str, Any]]", found)
+def read_rules(connection: Connection, query: Select[Any]) -> dict[str, RuleRecord]:
+    """Return the rules that a query finds, by id. Raises `InvalidRule` with every problem."""
+    return entries_of(cast("Sequence[Mapping[str, Any]]", connection.execute(query).mappings().all()))
 
 
 def tiers(connection: Connection) -> list[str]:
@@ -108,17 +107,7 @@ def tiers(connection: Connection) -> list[str]:
 
 def rule(connection: Connection, rule_id: str) -> RuleRecord | None:
     """Return one rule; None if it does not exist. Raises `InvalidRule`."""
-    row = connection.execute(select(schema.rules).where(schema.rules.c.id == rule_id)).mappings().first()
-    return None if row is None else RuleRecord(rule_of(*_rows([row])), row["version"])
-
-
-def rules(connection: Connection, *, after: str | None, most: int) -> list[RuleRecord]:
-    """Return a page of rules by id, after the id `after`. Raises `InvalidRule`."""
-    table = schema.rules
-    query = select(table).order_by(table.c.id).limit(most)
-    if after is not None:
-        query = query.where(table.c.id > after)
-    return list(entries_of(_rows(connection.execute(query).mappings().all())).values())
+    return read_rules(connection, select(schema.rules).where(schema.rules.c.id == rule_id)).get(rule_id)
 
 
 def users(connection: Connection, ids: Collection[str]) -> dict[str, User]:
@@ -152,8 +141,8 @@ def _users(ids: Collection[str]) -> Select[Any]:
 
 def parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     """Split ids into parts that each fit into one query."""
-    for start in range(0, len(ids), MOST_NAMED):
-        yield ids[start : start + MOST_NAMED]
+    for start in range(0, len(ids), MAX_IDS):
+        yield ids[start : start + MAX_IDS]
 
 
 def user(connection: Connection, user_id: str) -> User | None:
@@ -161,44 +150,7 @@ def user(connection: Connection, user_id: str) -> User | None:
     return users(connection, [user_id]).get(user_id)
 
 
-def users_page(connection: Connection, *, tier: str | None, after: str | None, most: int) -> list[User]:
-    """Return a page of users with a tier or overrides by id, after the id `after`."""
-    table = schema.users
-    query = select(table.c.id).order_by(table.c.id).limit(most)
-    if tier is not None:
-        query = query.where(table.c.tier == tier)
-    if after is not None:
-        query = query.where(table.c.id > after)
-    ids = connection.scalars(query).all()
-    found = users(connection, ids)
-    return [found[user_id] for user_id in ids]
-
-
-def overrides_page(
-    connection: Connection,
-    *,
-    user: str | None,
-    rule: str | None,
-    expired: bool | None,
-    now_us: int,
-    after: tuple[str, str] | None,
-    most: int,
-) -> list[UserOverride]:
-    """Return a page of overrides by user and rule, after the user and rule `after`. Raises `InvalidRule`."""
-    table = schema.overrides
-    query = select(table).order_by(table.c.user_id, table.c.rule).limit(most)
-    if user is not None:
-        query = query.where(table.c.user_id == user)
-    if rule is not None:
-        query = query.where(table.c.rule == rule)
-    if expired is not None:
-        query = query.where(table.c.expires_us <= now_us if expired else _has_not_expired(now_us))
-    if after is not None:
-        query = query.where(tuple_(table.c.user_id, table.c.rule) > tuple_(*after))
-    return [UserOverride(row["user_id"], override_of(dict(row))) for row in connection.execute(query).mappings()]
-
-
-def _has_not_expired(now_us: int) -> Any:
+def has_not_expired(now_us: int) -> Any:
     expires_us = schema.overrides.c.expires_us
     return or_(expires_us.is_(None), expires_us > now_us)
 
@@ -211,12 +163,14 @@ def has_users(connection: Connection) -> tuple[bool, bool]:
     return bool(row[0]), bool(row[1] or row[2])
 
 
-def users_changed(connection: Connection, after: int, *, most: int) -> Collection[str] | None:
-    """Return the users who changed after a version; None if more than `most`."""
+def find_changed_users(connection: Connection, after: int, *, max_items: int) -> Collection[str] | None:
+    """Return the users who changed after a version; None if more than `max_items`."""
     table = schema.changes
-    query = select(table.c.subject).where(table.c.version > after, table.c.kind == "user").distinct().limit(most + 1)
+    query = (
+        select(table.c.subject).where(table.c.version > after, table.c.kind == "user").distinct().limit(max_items + 1)
+    )
     found = connection.scalars(query).all()
-    return None if len(found) > most else found
+    return None if len(found) > max_items else found
 
 
 def users_version(connection: Connection, ids: Sequence[str]) -> int:
@@ -226,42 +180,21 @@ def users_version(connection: Connection, ids: Sequence[str]) -> int:
     return max((connection.scalar(query.where(table.c.subject.in_(part))) or 0 for part in parts(ids)), default=0)
 
 
-def changes(
-    connection: Connection,
-    *,
-    kinds: Collection[str] | None,
-    subject: str | None,
-    before: int | None,
-    most: int,
-) -> list[Change]:
-    """Return a page of the change log, the latest first, before the id `before`."""
-    table = schema.changes
-    query = _changes().order_by(table.c.id.desc()).limit(most)
-    if kinds is not None:
-        query = query.where(table.c.kind.in_(kinds))
-    if subject is not None:
-        query = query.where(table.c.subject == subject)
-    if before is not None:
-        query = query.where(table.c.id < before)
-    return [Change(*row) for row in connection.execute(query)]
-
-
 def change(connection: Connection, change_id: int) -> Change | None:
     """Return one row of the change log; None if it does not exist."""
-    row = connection.execute(_changes().where(schema.changes.c.id == change_id)).first()
+    row = connection.execute(select_changes().where(schema.changes.c.id == change_id)).first()
     return None if row is None else Change(*row)
 
 
 def changes_of(connection: Connection, version: int) -> list[Change]:
     """Return the changes of a version in order, without those of kinds in `OUTSIDE`, which make no version."""
     table = schema.changes
-    query = _changes().where(table.c.version == version, table.c.kind.not_in(OUTSIDE)).order_by(table.c.id)
+    query = select_changes().where(table.c.version == version, table.c.kind.not_in(OUTSIDE)).order_by(table.c.id)
     return [Change(*row) for row in connection.execute(query)]
 
 
 def change_after(connection: Connection, first: Change, *, together: bool) -> Change | None:
-    """Return the latest later change of what `first` changed or, with `together`, of anything that its transaction
-    changed; None if there is none."""
+    """Return the latest later change of what `first`, or with `together` its transaction, changed; None without one."""
     own, later = schema.changes.alias("own"), schema.changes.alias("later")
     same = (own.c.kind == later.c.kind) & (own.c.subject == later.c.subject)
     if together:
@@ -273,7 +206,8 @@ def change_after(connection: Connection, first: Change, *, together: bool) -> Ch
     return None if row is None else Change(*row)
 
 
-def _changes() -> Select[Any]:
+def select_changes() -> Select[Any]:
+    """Return a query for rows of the change log."""
     return select(*(schema.changes.c[name] for name in Change._fields))
 
 
@@ -282,7 +216,7 @@ def notify(connection: Connection, version: int) -> None:
     connection.execute(text("SELECT pg_notify(:channel, :version)"), {"channel": CHANNEL, "version": str(version)})
 
 
-def overridden(connection: Connection, rule_id: str) -> list[str]:
+def users_with_override(connection: Connection, rule_id: str) -> list[str]:
     """Return the users with an override of a rule, expired or not."""
     table = schema.overrides
     return list(connection.scalars(select(table.c.user_id).where(table.c.rule == rule_id).order_by(table.c.user_id)))
@@ -294,13 +228,13 @@ def kinds_of_override(connection: Connection, rule_id: str, now_us: int) -> list
     figures = (table.c.limit, table.c.window_us, table.c.burst)
     query = (
         select(func.min(table.c.user_id).label("user_id"), *figures)
-        .where(table.c.rule == rule_id, _has_not_expired(now_us))
+        .where(table.c.rule == rule_id, has_not_expired(now_us))
         .group_by(*figures)
     )
     return [{**row, "rule": rule_id, "expires_us": None} for row in connection.execute(query).mappings()]
 
 
-def on_tier(connection: Connection, tier: str) -> str | None:
+def find_user_on_tier(connection: Connection, tier: str) -> str | None:
     """Return any user on a tier; None if there is none."""
     table = schema.users
     return connection.scalars(select(table.c.id).where(table.c.tier == tier).limit(1)).first()

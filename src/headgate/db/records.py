@@ -17,7 +17,7 @@ from headgate.rules.exemptions import Exemption
 from headgate.rules.penalties import Penalties
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import SETTING_NAMES, Snapshot
-from headgate.rules.users import Override, Tier, User
+from headgate.rules.users import MAX_ID, Override, Tier, User
 
 Row = Mapping[str, Any]
 Table = dict[str, Any]
@@ -232,6 +232,24 @@ def time_of(us: int) -> datetime:
 def time_text(us: int) -> str:
     """Format a time in microseconds, as `2027-01-01T00:00:00+00:00`."""
     return time_of(us).isoformat()
+
+
+def require_short(where: str, field: str, value: str) -> None:
+    """Raise `InvalidRule` for a text that a database cannot store, or that is too long for PostgreSQL's indexes."""
+    require_storable(where, value)
+    if not 1 <= len(value) <= MAX_ID:
+        raise InvalidRule(Problem(where, field, f"must have from 1 to {MAX_ID} characters"))
+
+
+def require_storable(where: str, value: Any) -> None:
+    """Raise `InvalidRule` if a value contains a text that a database cannot store."""
+    if isinstance(value, str):
+        problem = unstorable(value)
+        if problem is not None:
+            raise InvalidRule(Problem(where, "", problem))
+    elif isinstance(value, Mapping | list | tuple):
+        for member in value if not isinstance(value, Mapping) else (*value, *value.values()):
+            require_storable(where, member)
 
 
 def unstorable(value: str) -> str | None:

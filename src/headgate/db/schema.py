@@ -191,6 +191,11 @@ event_runs = Table(  # the progress of the writers of events, so that a batch co
     Column("at_us", BigInteger, nullable=False),  # when it was written
 )
 
+USAGE_COUNTS: Final = ("allowed", "refused", "shadow", "delayed", "failure_mode", "cost")
+USAGE_BOUNDS_US: Final = (25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000)
+# Latency buckets: how many timed checks took at most so many microseconds, and more than the bound before.
+USAGE_TIMES: Final = (*(f"us_{bound}" for bound in USAGE_BOUNDS_US), "us_more")
+
 usage = Table(  # each rule's counts by minute and by hour
     "headgate_usage",
     metadata,
@@ -198,14 +203,7 @@ usage = Table(  # each rule's counts by minute and by hour
     Column("step", Integer, nullable=False),  # seconds: 60 or 3600
     Column("at_us", BigInteger, nullable=False),  # start of the step
     Column("rule", Text, nullable=False),  # empty: all checks
-    *(
-        Column(name, BigInteger, nullable=False)
-        for name in ("allowed", "refused", "shadow", "delayed", "failure_mode", "cost")
-    ),
-    *(  # latency buckets: how many timed checks took at most so many microseconds, and more than the bound before
-        Column(f"us_{bound}", BigInteger, nullable=False)
-        for bound in (25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000, "more")
-    ),
+    *(Column(name, BigInteger, nullable=False) for name in (*USAGE_COUNTS, *USAGE_TIMES)),
     Index("headgate_usage_rule", "rule", "step", "at_us"),
     Index("headgate_usage_at", "step", "at_us"),
 )

@@ -65,7 +65,7 @@ class TokenTable:
         Raises `InvalidRule` for an invalid name or time, and `ChangeConflict` if a valid token has that name, which the
         change log shows. The caller validates roles and scopes.
         """
-        _check(name, seconds)
+        _validate(name, seconds)
         secret = PREFIX + secrets.token_urlsafe(32)
         now_us = self._clock.now_us()
         token = Token(
@@ -85,7 +85,7 @@ class TokenTable:
             row = {**token._asdict(), "scopes": list(token.scopes), "hash": hash_of(secret)}
             connection.execute(insert(schema.tokens), row)
             change = _log_change(connection, version, now_us, actor, before=None, after=token)
-        self._tell(version, now_us, actor, change)
+        self._notify_listener(version, now_us, actor, change)
         return token, secret
 
     def revoke(self, token_id: str, *, actor: str) -> Token:
@@ -103,24 +103,24 @@ class TokenTable:
             table = schema.tokens
             connection.execute(update(table).where(table.c.id == token_id).values(revoked_us=now_us))
             change = _log_change(connection, version, now_us, actor, before=before, after=None)
-        self._tell(version, now_us, actor, change)
+        self._notify_listener(version, now_us, actor, change)
         return after
 
-    def all(self, *, after: str | None = None, most: int = 100) -> list[Token]:
+    def all(self, *, after: str | None = None, max_items: int = 100) -> list[Token]:
         """Return all tokens, valid or not, the oldest first; for the next page, pass the last one's `id` as `after`."""
         table = schema.tokens
-        query = select(table).order_by(table.c.id).limit(most)
+        query = select(table).order_by(table.c.id).limit(max_items)
         if after is not None:
             query = query.where(table.c.id > after)
         with self._database.read() as connection:
             return [_token(row) for row in connection.execute(query).mappings()]
 
-    def valid_tokens(self, most: int) -> list[Token]:
+    def valid_tokens(self, max_items: int) -> list[Token]:
         """Return the valid tokens, in order of their expiry."""
         table, now_us = schema.tokens, self._clock.now_us()
         query = select(table).where(table.c.revoked_us.is_(None), table.c.expires_us > now_us)
         with self._database.read() as connection:
-            rows = connection.execute(query.order_by(table.c.expires_us).limit(most)).mappings()
+            rows = connection.execute(query.order_by(table.c.expires_us).limit(max_items)).mappings()
             return [_token(row) for row in rows]
 
     def find(self, hashes: Collection[str]) -> dict[str, Token]:
@@ -135,7 +135,7 @@ class TokenTable:
         if self._owned:
             self._database.close()
 
-    def _tell(self, version: int, at_us: int, actor: str, change: Table) -> None:
+    def _notify_listener(self, version: int, at_us: int, actor: str, change: Table) -> None:
         if self._listener is not None:
             self._listener(version, at_us, actor, [change])
 
@@ -159,7 +159,7 @@ def token_table(token: Token) -> Table:
     }
 
 
-def _check(name: str, seconds: float) -> None:
+def _validate(name: str, seconds: float) -> None:
     problems = []
     where = f"token {name!r}"
     if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= MAX_NAME or unstorable(name):

@@ -18,13 +18,14 @@ from headgate.db.records import (
     penalties_of,
     penalties_table,
     plain,
+    require_short,
+    require_storable,
     rule_row,
     settings_table,
     unstorable,
     user_table,
 )
 from headgate.db.rule_rows import require_fitting_overrides, write_rules
-from headgate.db.texts import require_short, require_storable
 from headgate.db.users import changed_users, read_users, user_problems, write_users
 from headgate.errors import ChangeConflict, InvalidRule, NotFound, Problem
 from headgate.rules.description import rule_table
@@ -93,7 +94,7 @@ class Transaction:
         """
         entry = self._entry(rule_id, version)
         changed = []
-        for user in self._users(queries.overridden(self._connection, rule_id)).values():
+        for user in self._users(queries.users_with_override(self._connection, rule_id)).values():
             kept = [one for one in user.overrides if one.rule != rule_id]
             changed.append((user, replace(user, overrides=kept)))
         counting = [
@@ -106,7 +107,7 @@ class Transaction:
             raise InvalidRule(Problem(f"rule {rule_id!r}", "", message))
         self._write_users(changed)
         del self._content.rules[rule_id]
-        self._note("delete", "rule", rule_id, rule_table(entry.rule), None)
+        self._log_change("delete", "rule", rule_id, rule_table(entry.rule), None)
 
     # Tiers, exemptions, settings
 
@@ -114,36 +115,34 @@ class Transaction:
         """Create a tier. Raises `ChangeConflict` if its name exists."""
         if tier.name in self._content.tiers:
             raise ChangeConflict(f"tier {tier.name!r} exists already")
-        require_storable(f"tier {tier.name!r}", tier.name)
         require_short(f"tier {tier.name!r}", "name", tier.name)
         position = 1 + max(
             self._connection.scalars(schema.tiers.select().with_only_columns(schema.tiers.c.position)), default=0
         )
         self._content.tiers.append(tier.name)
         self._connection.execute(insert(schema.tiers), {"name": tier.name, "position": position})
-        self._note("create", "tier", tier.name, None, {"name": tier.name})
+        self._log_change("create", "tier", tier.name, None, {"name": tier.name})
 
     def delete_tier(self, name: str) -> None:
         """Delete a tier. Raises `NotFound`, and `InvalidRule` if users are on it. No rule may name it at the commit."""
         if name not in self._content.tiers:
             raise NotFound(f"there is no tier {name!r}")
-        user = queries.on_tier(self._connection, name)
+        user = queries.find_user_on_tier(self._connection, name)
         if user is not None:
             raise InvalidRule(Problem(f"tier {name!r}", "", f"users are on it ({user!r} …): move them first"))
         self._content.tiers.remove(name)
         self._connection.execute(delete(schema.tiers).where(schema.tiers.c.name == name))
-        self._note("delete", "tier", name, {"name": name}, None)
+        self._log_change("delete", "tier", name, {"name": name}, None)
 
     def create_exemption(self, exemption: Exemption) -> None:
         """Create an exemption. Does nothing if it exists."""
         if exemption in self._content.exemptions:
             return
         table = exemption_table(exemption)
-        require_storable(f"exemption of {exemption.type} {exemption.value!r}", exemption.value)
         require_short(f"exemption of {exemption.type} {exemption.value!r}", "value", exemption.value)
         self._content.exemptions.append(exemption)
         self._connection.execute(insert(schema.exemptions), table)
-        self._note("create", "exemption", f"{exemption.type} {exemption.value}", None, table)
+        self._log_change("create", "exemption", f"{exemption.type} {exemption.value}", None, table)
 
     def delete_exemption(self, exemption: Exemption) -> None:
         """Raises `NotFound`."""
@@ -152,7 +151,7 @@ class Transaction:
         table = schema.exemptions
         self._content.exemptions.remove(exemption)
         self._connection.execute(delete(table).where(table.c.type == exemption.type, table.c.value == exemption.value))
-        self._note("delete", "exemption", f"{exemption.type} {exemption.value}", exemption_table(exemption), None)
+        self._log_change("delete", "exemption", f"{exemption.type} {exemption.value}", exemption_table(exemption), None)
 
     def put_settings(self, section: str, table: Table) -> None:
         """Replace the settings of a rules file's section, `headgate` or `penalties`."""
@@ -163,7 +162,7 @@ class Transaction:
         self._content.settings[section] = table
         self._connection.execute(delete(schema.settings).where(schema.settings.c.section == section))
         self._connection.execute(insert(schema.settings), {"section": section, "value": table})
-        self._note("update", "settings", section, before, table)
+        self._log_change("update", "settings", section, before, table)
 
     def update_settings(self, **settings: Any) -> None:
         """Set settings of a rules file's `[headgate]`, as `default_tier="free"`. None restores the default."""
@@ -179,7 +178,7 @@ class Transaction:
 
     def set_tier(self, user_id: str, tier: str | None) -> None:
         """Put a user on a tier; None removes it. Raises `InvalidRule` if tiers are declared, but not this one."""
-        user = self._user(user_id)
+        user = self.user(user_id)
         self.put_users([replace(user or User(id=user_id), tier=tier)])
 
     def put_override(self, user_id: str, override: Override) -> None:
@@ -191,7 +190,7 @@ class Transaction:
 
     def delete_override(self, user_id: str, rule_id: str) -> None:
         """Raises `NotFound`."""
-        user = self._user(user_id)
+        user = self.user(user_id)
         if user is None or rule_id not in [one.rule for one in user.overrides]:
             raise NotFound(f"user {user_id!r} has no override of rule {rule_id!r}")
         kept = [one for one in user.overrides if one.rule != rule_id]
@@ -199,7 +198,7 @@ class Transaction:
 
     def delete_user(self, user_id: str) -> None:
         """Delete a user's tier and overrides. Raises `NotFound`."""
-        user = self._user(user_id)
+        user = self.user(user_id)
         if user is None:
             raise NotFound(f"user {user_id!r} has no tier, anchor or overrides")
         self._write_users([(user, None)])
@@ -279,7 +278,7 @@ class Transaction:
         users = {user.id for user in snapshot.users if unstorable(user.id) is None}
         for rule_id in self._content.rules:
             if rule_id not in wanted:
-                users.update(queries.overridden(self._connection, rule_id))
+                users.update(queries.users_with_override(self._connection, rule_id))
         return max(self.rules_version, queries.users_version(self._connection, sorted(users)))
 
     def entry(self, rule_id: str) -> RuleRecord | None:
@@ -288,7 +287,7 @@ class Transaction:
 
     def user(self, user_id: str) -> User | None:
         """Return a user's tier and overrides. Raises `InvalidRule` for an invalid id."""
-        return self._user(user_id)
+        return self._users([user_id]).get(user_id)
 
     def change(self, change_id: int) -> Change | None:
         """Return a row of the change log, without those of this transaction."""
@@ -355,10 +354,7 @@ class Transaction:
         require_short(f"rule {rule.id!r}", "id", rule.id)
         self._content.rules[rule.id] = RuleRecord(rule, self.version)
         action = "create" if before is None else "update"
-        self._note(action, "rule", rule.id, None if before is None else rule_table(before), rule_table(rule))
-
-    def _user(self, user_id: str) -> User | None:
-        return self._users([user_id]).get(user_id)
+        self._log_change(action, "rule", rule.id, None if before is None else rule_table(before), rule_table(rule))
 
     def _users(self, ids: Collection[str]) -> dict[str, User]:
         """Return those of these users who have a tier or overrides. Raises `InvalidRule` for an invalid id."""
@@ -373,15 +369,15 @@ class Transaction:
             known = before or after
             assert known is not None
             action = "create" if before is None else "delete" if after is None else "update"
-            self._note(action, "user", known.id, user_table(before), user_table(after))
+            self._log_change(action, "user", known.id, user_table(before), user_table(after))
 
     def log_reset(self, subject: str) -> None:
         """Log the reset of a subject's counts at once. It changes no snapshot."""
-        self._note("reset", "counts", subject, None, None)
+        self._log_change("reset", "counts", subject, None, None)
         row = {**self._log.pop(), "version": self._versions.version}
         self._connection.execute(insert(schema.changes), row)
 
-    def _note(self, action: str, kind: str, subject: str, before: Table | None, after: Table | None) -> None:
+    def _log_change(self, action: str, kind: str, subject: str, before: Table | None, after: Table | None) -> None:
         self._log.append(
             {
                 **{"version": self.version, "at_us": self.at_us, "actor": self._actor, "action": action},

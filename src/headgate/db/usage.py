@@ -22,9 +22,9 @@ STEPS: Final = (MINUTE_SECONDS, HOUR_SECONDS)  # of stored rows
 ALL: Final = ""  # all checks, each counted once, however many rules applied
 OTHER: Final = "(other)"  # all rules that there was no room for
 NO_RULE: Final = "(no rule)"  # checks that no rule applied to
-BOUNDS_US: Final = (25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000)
-COUNTS: Final = ("allowed", "refused", "shadow", "delayed", "failure_mode", "cost")
-TIMES: Final = (*(f"us_{bound}" for bound in BOUNDS_US), "us_more")
+BOUNDS_US: Final = schema.USAGE_BOUNDS_US
+COUNTS: Final = schema.USAGE_COUNTS
+TIMES: Final = schema.USAGE_TIMES
 FIGURES: Final = (*COUNTS, *TIMES)  # the columns to sum
 
 
@@ -89,7 +89,7 @@ class UsageHistory:
             found = connection.execute(query)
             return [Traffic(at_us, rule, int(checks), int(refused)) for at_us, rule, checks, refused in found]
 
-    def top(self, *, since_us: int, until_us: int, by: str = "refused", most: int = 10) -> list[UsageStep]:
+    def top(self, *, since_us: int, until_us: int, by: str = "refused", max_items: int = 10) -> list[UsageStep]:
         """Return the rules with the highest count in a period, with their counts in all of it."""
         table = schema.usage
         total = func.sum(table.c[by])
@@ -98,7 +98,7 @@ class UsageHistory:
             .where(_within(since_us, until_us), table.c[by] > 0, table.c.rule.not_in((ALL, OTHER, NO_RULE)))
             .group_by(table.c.rule)
             .order_by(total.desc(), table.c.rule)
-            .limit(most)
+            .limit(max_items)
         )
         with self._database.read(seconds=LARGE_SECONDS) as connection:
             rules = list(connection.scalars(ranking))

@@ -10,8 +10,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, update
 
 from headgate.db import queries, schema
 from headgate.db.queries import parts
-from headgate.db.records import override_row
-from headgate.db.texts import require_short, require_storable
+from headgate.db.records import override_row, require_short, require_storable
 from headgate.errors import Problem
 from headgate.rules.rule import Rule
 from headgate.rules.users import MAX_ID, User, misfit
@@ -22,7 +21,6 @@ Pair = tuple[User | None, User | None]  # a user before and after; None: no reco
 def read_users(connection: Connection, ids: Collection[str]) -> dict[str, User]:
     """Return those of these users who have a tier or overrides. Raises `InvalidRule` for an invalid id."""
     for user_id in ids:
-        require_storable(f"user {user_id!r}", user_id)
         require_short(f"user {user_id!r}", "id", user_id)
     return queries.users(connection, ids)
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from headgate.core.clock import Clock
 from headgate.errors import InvalidRule
 from headgate.http.headers import raw
 from headgate.http.limits import NAME, Limits
 from headgate.http.messages import charge_message, check_each_message, checked_messages, message_limit
-from headgate.http.middleware_options import MiddlewareArguments, charge_of, log
+from headgate.http.middleware_options import MiddlewareArguments, MiddlewareOptions, log
 from headgate.http.problem import refusal
-from headgate.http.request_limiter import AsyncRequestLimiter, CheckedRequest, resolve
+from headgate.http.request_limiter import AsyncRequestLimiter, resolve
 from headgate.http.route import TAKEN, Ask, QuotaOption, RouteLimit, charge_async, is_default_replaced
 from headgate.http.routing import RouteMatch, find_route
 from headgate.limiter.async_limiter import AsyncLimiter
@@ -32,6 +32,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]  # frameworks have their own types for the three arguments
 T = TypeVar("T")
+_STARTS: Final = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 _NO_ROUTES: Final = "the routes of this app are not known: it is not a Starlette or FastAPI app"
 
 
@@ -110,84 +111,66 @@ class RateLimitMiddleware:
         self._request_limiter = AsyncRequestLimiter(limiter, **options)
         self._messages = None if messages is None else message_limit(messages)
         checked = self._request_limiter.options
-        self._is_common_case = (
-            checked.charge_header is None
-            and checked.cost == 1
-            and checked.defaults is None
-            and checked.deduct_when is None
-            and checked.headers is None
-        )
+        # Whether there is more to do for a request that the rules allow.
+        more = (checked.charge_header, checked.defaults, checked.deduct_when)
+        self._has_more = any(option is not None for option in more)
         self._has_logged = False  # whether it has logged that the app's routes are not known
         if checked.route is None:
             checked.route = self._template
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_limiter = self._request_limiter
-        options = request_limiter.options
-        if scope["type"] != "http":
-            if scope["type"] != "websocket":
+        request_limiter, kind = self._request_limiter, scope["type"]
+        if kind != "http":
+            if kind != "websocket":
                 await self._app(scope, receive, send)
                 return
-            receive, send = checked_messages([], scope, receive, send)
-        if options.skip and options.skips(AsgiRequest(scope).path):
+            receive, send = self._with_checked_messages(scope, receive, send)
+        request, limiter, options = AsgiRequest(scope), request_limiter.limiter, request_limiter.options
+        if options.skip and options.skips(request.path):
             await self._app(scope, receive, send)
             return
-        if self._messages is not None and scope["type"] == "websocket":
-            check_each_message(scope, partial(self._charge_message, self._messages, scope))
-        checked = request_limiter.check(AsgiRequest(scope))
+        checked = request_limiter.check(request)
         if checked.__class__ is not tuple:
             checked = await checked  # type: ignore[misc]
-        facts, _, decision = checked
-        passes = decision.allowed and (
-            options.by_subject or not decision.hold
-        )  # a limit by subject never delays a request
-        if passes and self._is_common_case and NAME not in scope:  # the shortest path
-            sole = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(request_limiter.limiter, facts, decision)
-            send = _with_fields(sole, send)
-            try:
-                await self._app(scope, receive, _with_release(sole, send) if sole.slots else send)
-            finally:
-                if sole.slots:
-                    await sole.release_async()
-            return
-        limits: Limits[AsyncLimiter] | None = scope.get(NAME)
-        if limits is not None:
-            await self._pass(checked, limits, scope, receive, send)
-            return
-        limits = scope[NAME] = scope.setdefault("state", {})[NAME] = request_limiter.limits(facts)
+        facts, cost, decision = checked
+        outer: Limits[AsyncLimiter] | None = scope.get(NAME)  # of a middleware further out, which adds the fields
+        limits, waiter = outer, None
+        if limits is None:
+            limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(limiter, facts, options.headers)
+            send = _with_fields(limits, send)
         try:
-            await self._pass(checked, limits, scope, receive, _with_release(limits, _with_fields(limits, send)))
-        finally:
-            await limits.release_async()
-
-    async def _pass(
-        self, checked: CheckedRequest, limits: Limits[AsyncLimiter], scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """Forward, delay or refuse a request. The caller that created `limits` releases its slots."""
-        request_limiter, options = self._request_limiter, self._request_limiter.options
-        _, cost, decision = checked
-        if decision.allowed and (options.by_subject or not decision.hold):
-            limits.add(decision, cost, request_limiter.limiter)
-            await self._forward(limits, scope, receive, send)
-            return
-        async with _ClientWaiter(receive, request_limiter.limiter.clock) as held:
-            standing = await request_limiter.hold(checked, held)
-            if standing is None:
-                return  # the client has left
-            limits.add(standing, cost, request_limiter.limiter)
-            if standing.allowed:
-                await self._forward(limits, scope, held.receive, send)
+            if not decision.allowed or (decision.hold and not options.by_subject):  # limits by subject never delay
+                waiter = _ClientWaiter(receive, limiter.clock)
+                decision = await request_limiter.hold(checked, waiter)
+                if decision is None:
+                    return  # the client has left
+                receive = waiter.receive
+            limits.add(decision, cost, limiter)
+            if decision.allowed:
+                await (self._forward if self._has_more else self._app)(scope, receive, send)
             else:
                 await limits.refuse_async()
-                await _refuse(scope, held.receive, send, limits)
+                await _refuse(scope, receive, send, limits)
+        finally:
+            if waiter is not None:
+                waiter.close()
+            if outer is None and limits.slots:
+                await limits.release_async()
 
-    async def _forward(self, limits: Limits[AsyncLimiter], scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request that the rules allow to the app, if the defaults allow it too."""
-        options = self._request_limiter.options
+    def _with_checked_messages(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
+        """Wrap `receive` and `send` of a WebSocket to check its messages, where this middleware or the route asks."""
+        receive, send = checked_messages([], scope, receive, send)
+        if self._messages is not None and not self._request_limiter.options.skips(AsgiRequest(scope).path):
+            check_each_message(scope, partial(self._charge_message, self._messages, scope))
+        return receive, send
+
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request that the rules allow, if the defaults allow it too, and charge it by its response."""
+        limits, options = scope[NAME], self._request_limiter.options
         if options.deduct_when is not None:
             limits.charge_only_when(options.deduct_when)
         if options.charge_header is not None:
-            send = self._with_charge(limits, options.charge_header, send)
+            send = _with_charge(options, options.charge_header, limits, send)
         if options.defaults is not None and not await self._meets_defaults(limits, scope):
             await _refuse(scope, receive, send, limits)
             return
@@ -234,32 +217,37 @@ class RateLimitMiddleware:
             return None
         return None if found is None else found.template
 
-    def _with_charge(self, limits: Limits[AsyncLimiter], header: str, send: Send) -> Send:
-        """Wrap `send` to charge the cost that the app reports in `header`, and to hide that header from the client."""
-        name, index = header.encode(), len(limits.charged) - 1
 
-        async def send_and_charge(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = [(key, value) for key, value in message.get("headers", ()) if key.lower() != name]
-                values = [value for key, value in message.get("headers", ()) if key.lower() == name]
-                cost = charge_of(values[-1].decode("latin-1")) if values else None
-                if cost is not None:
-                    await limits.correct_async(index, cost)
-                message = {**message, "headers": headers}
-            await send(message)
+def _with_charge(options: MiddlewareOptions, header: str, limits: Limits[AsyncLimiter], send: Send) -> Send:
+    """Wrap `send` to charge the cost that the app reports in `header`, and to hide that header from the client."""
+    name, index = header.encode(), len(limits.charged) - 1
 
-        return send_and_charge
+    async def send_and_charge(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [(key, value) for key, value in message.get("headers", ()) if key.lower() != name]
+            lines = [value.decode("latin-1") for key, value in message.get("headers", ()) if key.lower() == name]
+            cost = options.reported_cost(limits.charged[index], lines) if lines else None
+            if cost is not None:
+                await limits.correct_async(index, cost)
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return send_and_charge
 
 
 def _with_fields(limits: Limits[AsyncLimiter], send: Send) -> Send:
-    """Wrap `send` to add the limits' fields to the start of the response.
+    """Wrap `send` to add the limits' fields to the start of the response, and to release slots after its last part.
 
     The wrapper is not stored on the request: a server's `send` may refer to the request, and the two would form a
     cycle that only the garbage collector frees.
     """
 
     def tell(message: Message) -> Awaitable[None]:  # not async: that would add a coroutine per message
-        if message["type"] in {"http.response.start", "websocket.accept", "websocket.http.response.start"}:
+        kind = message["type"]
+        if kind == "http.response.body":
+            if limits.slots and not message.get("more_body"):
+                return _send_and_release(limits, message, send)
+        elif kind in _STARTS:
             if limits.conditions:
                 return _conclude(limits, message, send)
             message = {**message, "headers": [*message.get("headers", ()), *limits.raw_fields]}
@@ -274,15 +262,10 @@ async def _conclude(limits: Limits[AsyncLimiter], message: Message, send: Send) 
     await send({**message, "headers": [*message.get("headers", ()), *limits.raw_fields]})
 
 
-def _with_release(limits: Limits[AsyncLimiter], send: Send) -> Send:
-    """Wrap `send` to release the request's slots after the last part of the response."""
-
-    async def send_and_release(message: Message) -> None:
-        await send(message)
-        if message["type"] == "http.response.body" and not message.get("more_body") and limits.slots:
-            await limits.release_async()
-
-    return send_and_release
+async def _send_and_release(limits: Limits[AsyncLimiter], message: Message, send: Send) -> None:
+    """Send the last part of a response, and release the request's slots."""
+    await send(message)
+    await limits.release_async()
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, limits: Limits[AsyncLimiter]) -> None:
@@ -312,10 +295,8 @@ class _ClientWaiter:
         self._kept: list[Message] = []
         self._reading: asyncio.Task[Message] | None = None
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
+    def close(self) -> None:
+        """Stop reading."""
         if self._reading is not None:
             self._reading.cancel()
 

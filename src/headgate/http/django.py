@@ -83,7 +83,7 @@ class RateLimitMiddleware:
         try:
             response = self._get_response(request)
             limits.conclude(response)
-            cost = charge_from(request_limiter.options, response)
+            cost = charge_from(request_limiter.options, limits.charged[index], response)
             if cost is not None:
                 limits.correct(index, cost)
         except BaseException:
@@ -133,7 +133,7 @@ class RateLimitMiddleware:
         try:
             response = await self._get_response(request)
             await limits.conclude_async(response)
-            cost = charge_from(request_limiter.options, response)
+            cost = charge_from(request_limiter.options, limits.charged[index], response)
             if cost is not None:
                 await limits.correct_async(index, cost)
         except BaseException:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 from asgiref.sync import async_to_sync
 
+from headgate.core.cost import Cost
 from headgate.http.django_setup import AnyLimits
-from headgate.http.middleware_options import MiddlewareOptions, charge_of
+from headgate.http.headers import Charged
+from headgate.http.middleware_options import MiddlewareOptions
 from headgate.limiter.async_limiter import AsyncLimiter
 
 
-def charge_from(options: MiddlewareOptions, response: Any) -> int | Mapping[str, int] | None:
+def charge_from(options: MiddlewareOptions, charged: Charged, response: Any) -> Cost | None:
     """Remove the charge header from a response, and return the cost that it reports."""
     header = options.charge_header
     if header is None or header not in response.headers:
         return None
     value = response.headers[header]
     del response.headers[header]
-    return charge_of(value)
+    return options.reported_cost(charged, [value])
 
 
 def with_fields(limits: AnyLimits, response: Any) -> Any:

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from headgate.core.check import Check, Outcome
+from headgate.core.check import Check
 from headgate.core.cost import REQUESTS, Cost, cost_text
 from headgate.core.decision import Decision
 from headgate.core.quota import CONCURRENCY, MICROSECONDS
@@ -52,16 +52,19 @@ def raw_fields_of(charged: Sequence[Charged], style: HeaderStyle = "both") -> Ra
     The X-RateLimit fields describe the most restrictive limit. Without an enforced limit there are no such fields.
     """
     if len(charged) == 1:
-        decision, cost, _ = charged[0]
-        return render(decision, cost, style)
-    limits = sorted((pair for one in charged for pair in one.decision.enforced), key=restrictiveness)
+        one = charged[0]
+        return render(one[0], one[1], style)
+    ranked = [(restrictiveness(pair), pair, one) for one in charged for pair in one.decision.enforced]
     notes = _annotation([rule for one in charged for rule in one.decision.annotated])
-    if not limits:
+    if not ranked:
         return fields_of_style(notes, style)
-    decision, cost, _ = binding(charged)
-    warns = any(one.decision.state == "warning" for one in charged)
-    arranged = _arrange([(at, limit) for at, (limit, _) in enumerate(limits)])
-    fields = _fields(decision, cost, arranged, [outcome for _, outcome in limits], warns)
+    ranked.sort(key=itemgetter(0))
+    decision, cost, _ = ranked[0][2]  # the binding one
+    warned: list[int] = []
+    if any(one.decision.state != "normal" for one in charged):
+        warned = [at for at, (_, (limit, _), one) in enumerate(ranked) if _is_in_warning(one.decision, limit)]
+    arranged = _Arranged([(at, limit) for at, (_, (limit, _), _) in enumerate(ranked)])
+    fields = arranged.fields(decision, cost, [figures for _, (_, figures), _ in ranked], warned)
     return fields_of_style(fields + notes, style)
 
 
@@ -70,19 +73,29 @@ def render(decision: Decision, cost: Cost = 1, style: HeaderStyle = "both") -> R
 
     The parts that all responses share are computed once, and cached with the plan.
     """
-    outcomes, plan, order = decision.outcomes, decision.reading.plan, decision.order
-    known: dict[tuple[int, ...], _Arranged] | None = plan.prepared.get(render)
-    if known is None:
-        known = plan.prepared[render] = {}
-    arranged = known.get(order)
-    if arranged is None:
-        if len(known) >= MAX_ORDERS:
-            known.clear()
-        arranged = known[order] = _arrange([(at, plan.limits[at]) for at in order if plan.limits[at].enforced])
-    fields = _fields(decision, cost, arranged, outcomes, decision.state == "warning") if arranged.indexes else []
+    plan = decision.reading.plan
+    fields: RawFields = []
+    if plan.enforced:
+        known: dict[tuple[int, ...], _Arranged] | None = plan.prepared.get(render)
+        if known is None:
+            known = plan.prepared[render] = {}
+        order = decision.order
+        arranged = known.get(order)
+        if arranged is None:
+            if len(known) >= MAX_ORDERS:
+                known.clear()
+            arranged = known[order] = _Arranged([(at, plan.limits[at]) for at in order if plan.limits[at].enforced])
+        warned = () if decision.state == "normal" else decision.in_warning
+        fields = arranged.fields(decision, cost, decision.figures, warned)
     if plan.annotates:
         fields += _annotation(decision.annotated)
     return fields if style == "both" else fields_of_style(fields, style)
+
+
+def _is_in_warning(decision: Decision, limit: Check) -> bool:
+    """Return whether a limit of this decision is in warning."""
+    limits = decision.reading.plan.limits
+    return any(limits[at] is limit for at in decision.in_warning)
 
 
 def fields_of_style(fields: RawFields, style: HeaderStyle) -> RawFields:
@@ -90,52 +103,57 @@ def fields_of_style(fields: RawFields, style: HeaderStyle) -> RawFields:
     return [field for field in fields if field[0] not in _HIDDEN[style]]
 
 
-class _Arranged(NamedTuple):
-    """Limits in the order of the header fields, and the parts of their fields that all responses share."""
+class _Arranged:
+    """Limits in the order of the header fields, and the parts of their fields that all responses share.
 
-    limit: tuple[bytes, bytes]  # the field X-RateLimit-Limit
-    policies: tuple[bytes, bytes]  # the field RateLimit-Policy
-    statuses: bytes  # format of RateLimit's value: remaining and seconds to the reset, for each limit
-    start: str  # of the first limit's item: `"search-free";r=`
-    indexes: tuple[int, ...]  # of the limits among the outcomes
+    `limits` are the limits with their indexes among the figures, the most restrictive first.
+    """
 
+    __slots__ = ("_binding", "_indexes", "_limit", "_policies", "_statuses", "_texts")
 
-def _arrange(limits: Sequence[tuple[int, Check]]) -> _Arranged:
-    texts = [_texts_of(limit) for _, limit in limits]
-    return _Arranged(
-        (b"x-ratelimit-limit", texts[0].limit if texts else b""),
-        (b"ratelimit-policy", ", ".join([text.policy for text in texts]).encode()),
-        ", ".join([text.start.replace("%", "%%") + "%d;t=%d" for text in texts]).encode(),
-        texts[0].start if texts else "",
-        tuple([index for index, _ in limits]),
-    )
+    def __init__(self, limits: Sequence[tuple[int, Check]]) -> None:
+        texts = [_texts_of(limit) for _, limit in limits]
+        self._indexes = tuple([index for index, _ in limits])
+        self._binding = self._indexes[0]
+        self._limit = (b"x-ratelimit-limit", texts[0].limit)
+        self._policies = (b"ratelimit-policy", ", ".join([text.policy for text in texts]).encode())
+        # The format of RateLimit's value: remaining and seconds to the reset, for each limit.
+        self._statuses = ", ".join([text.start.replace("%", "%%") + "%d;t=%d" for text in texts]).encode()
+        self._texts = texts
 
+    def fields(
+        self, decision: Decision, cost: Cost, figures: Sequence[tuple[int, int, int]], warned: Sequence[int]
+    ) -> RawFields:
+        """Return the fields of a decision whose limits are in this order. `warned` are the indexes of limits in
+        warning."""
+        numbers: tuple[int, ...] = ()
+        for index in self._indexes:
+            _, remaining, reset_us = figures[index]
+            numbers += (remaining if remaining <= _LONGEST else _LONGEST, (reset_us + _ALMOST) // MICROSECONDS)
+        _, remaining, reset_us = figures[self._binding]
+        fields = [
+            self._limit,
+            (b"x-ratelimit-remaining", b"%d" % remaining),
+            (b"x-ratelimit-reset", b"%d" % ((decision.verdict[0] + reset_us + _ALMOST) // MICROSECONDS)),
+            self._policies,
+            (b"ratelimit", self._statuses % numbers),
+        ]
+        if cost != 1:
+            fields.append((b"x-ratelimit-cost", cost_text(cost).encode()))
+        if not decision.allowed:
+            if decision.retry_after is not None:
+                fields.append((b"retry-after", b"%d" % ceil(decision.retry_after)))
+        elif warned:
+            fields += self._warning(figures, warned)
+        return fields
 
-def _fields(decision: Decision, cost: Cost, arranged: _Arranged, outcomes: Sequence[Outcome], warns: bool) -> RawFields:
-    """Return the fields of a decision whose limits are in this order, the most restrictive first."""
-    limit_field, policies, statuses, start, indexes = arranged
-    figures: tuple[int, ...] = ()
-    for index in indexes:
-        outcome = outcomes[index]
-        remaining = outcome[1]
-        figures += (remaining if remaining <= _LONGEST else _LONGEST, (outcome[2] + _ALMOST) // MICROSECONDS)
-    _, remaining, reset_us = outcomes[indexes[0]]
-    until = (decision.verdict[0] + reset_us + _ALMOST) // MICROSECONDS
-    fields = [
-        limit_field,
-        (b"x-ratelimit-remaining", b"%d" % remaining),
-        (b"x-ratelimit-reset", b"%d" % until),
-        policies,
-        (b"ratelimit", statuses % figures),
-    ]
-    if cost != 1:
-        fields.append((b"x-ratelimit-cost", cost_text(cost).encode()))
-    if not decision.allowed:
-        if decision.retry_after is not None:
-            fields.append((b"retry-after", b"%d" % ceil(decision.retry_after)))
-    elif warns:
-        fields.append((b"x-ratelimit-warning", f"{start}{remaining};q={limit_field[1].decode()}".encode()))
-    return fields
+    def _warning(self, figures: Sequence[tuple[int, int, int]], warned: Sequence[int]) -> RawFields:
+        """Return the field that names the first limit in warning."""
+        for index, text in zip(self._indexes, self._texts, strict=True):
+            if index in warned:
+                value = f"{text.start}{min(figures[index][1], _LONGEST)};q={min(int(text.limit), _LONGEST)}"
+                return [(b"x-ratelimit-warning", value.encode())]
+        return []
 
 
 def _annotation(rules: Sequence[str]) -> RawFields:
@@ -187,7 +205,7 @@ def _texts_of(limit: Check) -> _Texts:
     quota = limit.quota
     if quota.algorithm == CONCURRENCY:
         name = string(limit.rule)
-        policy = f'{name};q={min(quota.limit, _LONGEST)};qu="concurrent-requests"'
+        policy = f"{name};q={min(quota.limit, _LONGEST)};qu={string(f'concurrent-{limit.refusal.unit}')}"
         return _Texts(b"%d" % quota.limit, policy, f"{name};r=")
     window_us = 0 if quota.calendar is not None else quota.window_us  # months differ in length
     return _static(limit.rule, quota.capacity, quota.limit, window_us, limit.refusal.unit)

@@ -9,13 +9,14 @@ from typing import Any, Final, Generic, TypeVar
 from headgate.core.cost import Cost, cost_of_units
 from headgate.core.decision import Decision
 from headgate.core.decision_factory import decision_after_refund
-from headgate.http.headers import Charged, Fields, RawFields, binding, fields_of, raw_fields_of, render
+from headgate.http.headers import Charged, Fields, RawFields, binding, fields_of, raw_fields_of
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.limiter import Limiter
 from headgate.rules.snapshot import HeaderStyle
 
 NAME: Final = "headgate"  # the attribute or key in request.state, scope["state"], flask.g and Django's request
 L = TypeVar("L", Limiter, AsyncLimiter)
+_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 DeductWhen = Callable[[Any], Any]  # takes the response; returns whether to charge the request, or an awaitable
 
 
@@ -25,40 +26,26 @@ class Limits(Generic[L]):
     Each limit adds its decision to `charged`; the outermost middleware writes the headers.
     """
 
-    __slots__ = ("_charged", "_given_back", "conditions", "facts", "limiter", "slots", "sole", "style")
+    __slots__ = ("_given_back", "charged", "conditions", "facts", "limiter", "slots", "style")
 
-    def __init__(self, limiter: L, facts: Mapping[str, str], sole: Decision | None = None) -> None:
-        """Start with `sole`, the one decision of `limiter` at cost 1: most requests have no other."""
+    def __init__(self, limiter: L, facts: Mapping[str, str], style: HeaderStyle | None = None) -> None:
         self.limiter: L = limiter
         self.facts = facts
-        self.sole = sole  # None once `charged` was read
-        self.style: HeaderStyle | None = None  # None: the style of the limiter's rules
-        self._charged: list[Charged] = []
+        self.style = style  # None: the style of the limiter's rules
+        self.charged: list[Charged] = []  # the decisions in order, with cost and limiter
         self._given_back = False
-        # By the decision's index. If there are any, the middleware must call `conclude` with the response.
-        self.conditions: tuple[tuple[int, DeductWhen], ...] = ()
+        # The decision's index, the function, and the final cost if the app has reported one. If there are any, the
+        # middleware must call `conclude` with the response.
+        self.conditions: tuple[tuple[int, DeductWhen, Cost | None], ...] = ()
         self.slots: list[Any] = []  # held until the middleware releases them at the response's end
-        if sole is not None and sole.reading.plan.slots:
-            self._add_slot(sole)
-
-    @property
-    def charged(self) -> list[Charged]:
-        """The decisions in order, with cost and limiter."""
-        if self.sole is not None:
-            self._charged.append(Charged(self.sole, 1, self.limiter))
-            self.sole = None
-        return self._charged
 
     def add(self, decision: Decision, cost: Cost, limiter: Limiter | AsyncLimiter | None) -> None:
-        """Add a limiter's decision on the request."""
-        self.charged.append(Charged(decision, cost, limiter))
-        self._add_slot(decision)
-
-    def _add_slot(self, decision: Decision) -> None:
-        """Keep the slot that a decision took, if any."""
-        slot = getattr(decision, "slot", None)
-        if slot is not None:
-            self.slots.append(slot)
+        """Add a limiter's decision on the request, and keep the slot that it took, if any."""
+        self.charged.append(_new(Charged, (decision, cost, limiter)))
+        if decision.reading.plan.slots:
+            slot = getattr(decision, "slot", None)
+            if slot is not None:
+                self.slots.append(slot)
 
     def release(self) -> None:
         """Release the request's slots, held with `Limiter`s. A second call does nothing."""
@@ -82,24 +69,29 @@ class Limits(Generic[L]):
     def charge_only_when(self, deduct_when: DeductWhen) -> None:
         """Refund the last decision's charge unless `deduct_when`, a function of the response, returns True."""
         if self.charged[-1].decision.limits:  # otherwise nothing was charged
-            self.conditions += ((len(self.charged) - 1, deduct_when),)
+            self.conditions += ((len(self.charged) - 1, deduct_when, None),)
 
     def conclude(self, response: Any) -> None:
-        """Refund the charges that `deduct_when` functions reject for this response. A second call does nothing."""
+        """Refund the charges that `deduct_when` functions reject for this response, and correct the others. A second
+        call does nothing."""
         conditions, self.conditions = self.conditions, ()
-        for index, deduct_when in conditions:
+        for index, deduct_when, cost in conditions:
             if not deduct_when(response):
                 for decision, _, limiter in self._spare(index):
                     limiter.give_back(decision)
+            elif cost is not None:
+                self.correct(index, cost)
 
     async def conclude_async(self, response: Any) -> None:
         """Async counterpart of `conclude`. Functions may be async."""
         conditions, self.conditions = self.conditions, ()
-        for index, deduct_when in conditions:
+        for index, deduct_when, cost in conditions:
             wanted = deduct_when(response)
             if not (await wanted if inspect.isawaitable(wanted) else wanted):
                 for decision, _, limiter in self._spare(index):
                     await limiter.give_back(decision)
+            elif cost is not None:
+                await self.correct_async(index, cost)
 
     @property
     def refused(self) -> bool:
@@ -131,17 +123,16 @@ class Limits(Generic[L]):
             await limiter.tell_refused(self.decision, self.facts)
 
     def correct(self, index: int, cost: Cost) -> None:
-        """Correct the charge of the decision at `index` to `cost`, the request's final cost."""
-        if not self._given_back:
-            decision, _, limiter = self.charged[index]
-            self.charged[index] = Charged(decision, cost, limiter)
+        """Correct the charge of the decision at `index` to `cost`, the request's final cost.
+
+        If a `deduct_when` has yet to say whether the request is charged at all, `conclude` does it.
+        """
+        for decision, _, limiter in self._take_correction(index, cost):
             limiter.correct(decision, cost)
 
     async def correct_async(self, index: int, cost: Cost) -> None:
         """Async counterpart of `correct`."""
-        if not self._given_back:
-            decision, _, limiter = self.charged[index]
-            self.charged[index] = Charged(decision, cost, limiter)
+        for decision, _, limiter in self._take_correction(index, cost):
             await limiter.correct(decision, cost)
 
     def reserve(self, cost: Cost | None = None, /, *, ttl: float = 60.0, **units: int) -> Any:
@@ -157,11 +148,22 @@ class Limits(Generic[L]):
             return []
         self._given_back = True
         undone = [one for one in self.charged if one.decision.allowed and one.limiter is not None]
-        self._charged[:] = [
+        self.charged[:] = [
             one._replace(decision=decision_after_refund(one.decision)) if one.decision.allowed else one
-            for one in self._charged
+            for one in self.charged
         ]
         return undone
+
+    def _take_correction(self, index: int, cost: Cost) -> list[Charged]:
+        """Return the charge to correct now, if any, and note its cost for the headers."""
+        one = self.charged[index]
+        if self._given_back or getattr(one.decision, "settled", False):  # it was refunded
+            return []
+        if any(at == index for at, _, _ in self.conditions):
+            self.conditions = tuple([(at, when, cost if at == index else old) for at, when, old in self.conditions])
+            return []
+        self.charged[index] = one._replace(cost=cost)
+        return [one]
 
     def _spare(self, index: int) -> list[Charged]:
         """Return the charge to refund for the decision at `index`, if any, and mark the decision as not charged."""
@@ -184,5 +186,4 @@ class Limits(Generic[L]):
     @property
     def raw_fields(self) -> RawFields:
         """The response's header fields in ASGI's form."""
-        style = self.style or self.limiter.holder.current.headers
-        return raw_fields_of(self.charged, style) if self.sole is None else render(self.sole, 1, style)
+        return raw_fields_of(self.charged, self.style or self.limiter.holder.current.headers)

@@ -11,12 +11,13 @@ from threading import Lock
 from typing import Any, Final, TypedDict, get_args
 
 from headgate.core.clock import Clock
-from headgate.core.cost import UNIT, Cost, checked_cost
+from headgate.core.cost import REQUESTS, UNIT, Cost, checked_cost
 from headgate.core.decision import Decision
 from headgate.core.decision_factory import turn_us
 from headgate.core.fork import renew_in_children
 from headgate.core.quota import MAX_INT, MICROSECONDS
 from headgate.errors import InvalidRule
+from headgate.http.headers import Charged
 from headgate.http.identity import Identity, checked_facts, client_of
 from headgate.http.limits import DeductWhen
 from headgate.http.request import Request
@@ -40,6 +41,7 @@ log = logging.getLogger("headgate")
 MAX_WAITING: Final = 1_000
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 REMEMBERED: Final = 4_096  # paths, and clients
+MAX_LOGGED: Final = 64  # units of charge headers
 
 
 class MiddlewareArguments(TypedDict, total=False):
@@ -67,8 +69,9 @@ class MiddlewareOptions:
     `deduct_when`, a function of the response, the charge is refunded unless it returns True. `defaults` is each
     client's quota on each route without its own limit. `route` is a function from a request to its route template, for
     rules that count by `route`; the framework integrations set it. `headers` overrides the rules' choice of header
-    fields. `charge_header` names a response header in which the app reports a request's final cost; it is removed from
-    the response. At most `max_waiting` requests are delayed at a time.
+    fields. `charge_header` names a response header in which the app reports a request's final cost, in units that
+    `cost` names; it is removed from the response. It charges nothing if `deduct_when` returns False. At most
+    `max_waiting` requests are delayed at a time.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class MiddlewareOptions:
         if charge_header is not None and (not isinstance(charge_header, str) or not _TOKEN.fullmatch(charge_header)):
             raise InvalidRule(f"charge_header: must be the name of a header, got {charge_header!r}")
         self.charge_header = None if charge_header is None else charge_header.lower()
+        self._logged: set[str] = set()  # the units of charge headers that `cost` does not name
         self.waits = identify is not None or self.identity.waits
         self._lock = Lock()
         self._waiting = 0
@@ -151,11 +155,16 @@ class MiddlewareOptions:
         """Return the facts that `identify` returned; a string is the user. Raises `InvalidCheck`."""
         return {"user": client} if isinstance(client, str) else checked_facts(client)
 
-    def client_facts(self, request: Request, snapshot: Snapshot) -> Facts:
-        """Return the client's facts; cached as long as only the peer's address identifies it."""
+    def find_facts(self, request: Request, snapshot: Snapshot) -> Facts:
+        """Return the facts to check, of a client that `identity` finds. It waits if `identity.waits`.
+
+        The client is cached as long as only the peer's address identifies it.
+        """
         known_in, known = self.known
         client = known.get(request.peer) if known_in is snapshot else None
-        return self._learn(request, snapshot) if client is None else client.copy()
+        if client is None:
+            client = self._learn(request, snapshot)
+        return client.copy() if self.by_subject else self.with_endpoint(request, client, snapshot)
 
     def _learn(self, request: Request, snapshot: Snapshot) -> Facts:
         client = self.identity.facts(request, snapshot)
@@ -167,22 +176,42 @@ class MiddlewareOptions:
             if known_in is not snapshot or len(known) >= REMEMBERED:
                 known = {}
                 self.known = (snapshot, known)  # replaced atomically, for threads
-            known[peer] = client.copy()
+            known[peer] = client
         return client
 
-    def facts(self, request: Request, client: Facts, snapshot: Snapshot) -> Facts:
+    def complete_facts(self, request: Request, client: Facts, snapshot: Snapshot) -> Facts:
         """Return the facts to check, given those of the client."""
         return {"user": client_of(client)} if self.by_subject else self.with_endpoint(request, client, snapshot)
 
     def with_endpoint(self, request: Request, client: Facts, snapshot: Snapshot) -> Facts:
-        """Add endpoint, method and, if rules need it, route to the client's facts, and return them."""
-        if "endpoint" not in client:
-            client["endpoint"] = routed_path(request.path)
-        if "method" not in client:
-            client["method"] = request.method
+        """Return the client's facts with endpoint, method and, if rules need it, route, unless the client has them."""
+        facts = {"endpoint": routed_path(request.path), "method": request.method, **client}
         if snapshot.planner.by_route and "route" not in client:
-            client["route"] = (None if self.route is None else self.route(request)) or NO_ROUTE
-        return client
+            facts["route"] = (None if self.route is None else self.route(request)) or NO_ROUTE
+        return facts
+
+    def reported_cost(self, charged: Charged, lines: Iterable[str]) -> Cost | None:
+        """Return the final cost of a request from the lines of its response's charge header; None to keep the charge.
+
+        Only units that the request's cost names can be charged. Others are left out, and each is logged once.
+        """
+        cost = charge_of(", ".join(lines))  # as HTTP joins the lines of a field
+        if not cost or charged.decision.reason == "exempt":
+            return cost
+        named = (REQUESTS,) if isinstance(charged.cost, int) else charged.cost
+        amounts = {REQUESTS: cost} if isinstance(cost, int) else cost
+        unnamed = [unit for unit in amounts if unit not in named]
+        if not unnamed:
+            return cost
+        for unit in unnamed:
+            if unit not in self._logged and len(self._logged) < MAX_LOGGED:
+                self._logged.add(unit)
+                log.error(
+                    "the charge header of a response has the unit %r, which the request's cost does not name, so it is "
+                    "not charged: name it in the middleware's cost, if only with 0",
+                    unit[:64],
+                )
+        return {unit: amount for unit, amount in amounts.items() if unit in named} or None
 
     @contextmanager
     def waiting_place(self) -> Iterator[bool]:

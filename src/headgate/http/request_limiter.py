@@ -63,12 +63,10 @@ class RequestLimiter:
 
     def facts(self, request: Request) -> Facts:
         """Return the facts to check for a request."""
-        options = self.options
+        options, snapshot = self.options, self.limiter.snapshot
         if options.identify is None:
-            client = options.identity.facts(request, self.limiter.snapshot)
-        else:
-            client = options.facts_stated(options.identify(request))
-        return options.facts(request, client, self.limiter.snapshot)
+            return options.find_facts(request, snapshot)
+        return options.complete_facts(request, options.facts_stated(options.identify(request)), snapshot)
 
     def check(self, request: Request) -> CheckedRequest:
         """Check a request."""
@@ -80,9 +78,7 @@ class RequestLimiter:
 
     def limits(self, facts: Facts) -> Limits[Limiter]:
         """Return the limits of a request that nothing further out has checked."""
-        limits = Limits(self.limiter, facts)
-        limits.style = self.options.headers
-        return limits
+        return Limits(self.limiter, facts, self.options.headers)
 
     def hold(self, checked: CheckedRequest, waiter: Waiter) -> Decision | None:
         """Delay a request as its rules require, and return the final decision; None if the client has left."""
@@ -141,7 +137,7 @@ class AsyncRequestLimiter:
             client = await options.identity.facts_async(request, self.limiter.snapshot)
         else:
             client = options.facts_stated(await resolve(options.identify(request)))
-        return options.facts(request, client, self.limiter.snapshot)
+        return options.complete_facts(request, client, self.limiter.snapshot)
 
     def check(self, request: Request) -> CheckedRequest | Awaitable[CheckedRequest]:
         """Check a request. Returns the result itself if nothing has to be awaited, as with the memory store."""
@@ -149,10 +145,7 @@ class AsyncRequestLimiter:
             return self._check_later(request)
         options, limiter = self.options, self.limiter
         cost: Any = options.cost
-        snapshot = limiter.holder.current
-        facts = options.client_facts(request, snapshot)
-        if not options.by_subject:
-            facts = options.with_endpoint(request, facts, snapshot)
+        facts = options.find_facts(request, limiter.holder.current)
         decision = limiter.decide(facts, cost=cost, slots="take")
         return (facts, cost, decision) if isinstance(decision, Decision) else _await_decision(facts, cost, decision)
 
@@ -166,9 +159,7 @@ class AsyncRequestLimiter:
 
     def limits(self, facts: Facts) -> Limits[AsyncLimiter]:
         """Return the limits of a request that nothing further out has checked."""
-        limits = Limits(self.limiter, facts)
-        limits.style = self.options.headers
-        return limits
+        return Limits(self.limiter, facts, self.options.headers)
 
     async def hold(self, checked: CheckedRequest, waiter: AsyncWaiter) -> Decision | None:
         """Async counterpart of `RequestLimiter.hold`."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from threading import Lock
 from typing import Any, Final, Generic, TypedDict, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from headgate.core.cost import Cost
+from headgate.core.cost import REQUESTS, Cost
 from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
 from headgate.core.quota import MAX_INT, Quota
@@ -54,11 +54,11 @@ class RouteLimit:
 
     Functions receive the framework's request, and may be async. `quota` may be a function that returns the request's
     quota, or None for no limit. `key` returns the subject to count; None means the client that the middleware
-    identified. `cost` is a number or a function. Limits with one `name` share a count. With `methods`, other methods
-    are not limited; nor are requests for which `exempt_when` returns True. With `deduct_when`, a function of the
-    response, the charge is refunded unless it returns True. A limit replaces the middleware's `defaults`; with
-    `override_defaults=False` it adds to them. `message` is the detail of a refusal. `failure_mode` applies when the
-    store fails.
+    identified. `cost` is a number of requests or a function that returns one; a mapping that it returns must name
+    `requests`. Limits with one `name` share a count. With `methods`, other methods are not limited; nor are requests
+    for which `exempt_when` returns True. With `deduct_when`, a function of the response, the charge is refunded unless
+    it returns True. A limit replaces the middleware's `defaults`; with `override_defaults=False` it adds to them.
+    `message` is the detail of a refusal. `failure_mode` applies when the store fails.
     """
 
     def __init__(
@@ -153,7 +153,8 @@ class Ask:
         if quota is None:
             return None
         key = None if limit.key is None else call(limit.key)
-        return cls(_require_quota(quota), key, call(limit.cost) if callable(limit.cost) else limit.cost)
+        cost = _require_requests(call(limit.cost)) if callable(limit.cost) else limit.cost
+        return cls(_require_quota(quota), key, cost)
 
     @classmethod
     async def of_async(cls, limit: RouteLimit, call: Callable[[Callable[..., Any]], Awaitable[Any]]) -> Ask | None:
@@ -164,7 +165,8 @@ class Ask:
         if quota is None:
             return None
         key = None if limit.key is None else await call(limit.key)
-        return cls(_require_quota(quota), key, await call(limit.cost) if callable(limit.cost) else limit.cost)
+        cost = _require_requests(await call(limit.cost)) if callable(limit.cost) else limit.cost
+        return cls(_require_quota(quota), key, cost)
 
 
 def charge(limit: RouteLimit, limits: Limits[Limiter], limiter: Limiter, name: str, ask: Ask) -> Decision:
@@ -223,6 +225,14 @@ def _require_quota(quota: object) -> str | Quota:
     if isinstance(quota, str | Quota):
         return quota
     raise InvalidCheck(f"quota: its function must return a notation like '5/minute', a Quota or None, got {quota!r}")
+
+
+def _require_requests(cost: Any) -> Any:
+    """Return the cost if it names requests. A cost in other units alone would turn the limit off."""
+    if isinstance(cost, Mapping) and REQUESTS not in cost:
+        units = ", ".join(map(repr, cost)) or "none"
+        raise InvalidCheck(f"cost: this limit counts {REQUESTS!r}, but the cost's function returned the units {units}")
+    return cost
 
 
 _MakeRules = Callable[[str, str | Quota, FailureMode | None], list[Rule]]

@@ -59,10 +59,10 @@ class Refused(HTTPException):
     """A limit refused the request. The response is problem details, unless the app has its own handler for this class
     or its status."""
 
-    def __init__(self, limits: Limits[AsyncLimiter], *, told: bool) -> None:
+    def __init__(self, limits: Limits[AsyncLimiter], *, by_middleware: bool) -> None:
         self.limits = limits
-        self.told = told  # whether the middleware adds the limits' headers: then `headers` has none
-        super().__init__(limits.decision.status, "Rate limit exceeded", None if told else dict(limits.fields))
+        self.by_middleware = by_middleware  # whether the middleware adds the limits' headers: then `headers` has none
+        super().__init__(limits.decision.status, "Rate limit exceeded", None if by_middleware else dict(limits.fields))
 
     @property
     def decision(self) -> Decision:
@@ -194,7 +194,7 @@ async def enter(limit: RouteLimit, own: AsyncLimiter | None, connection: HTTPCon
     decision = await charge_async(limit, limits, limiter, name, ask)
     if not decision.allowed:
         answer_refusals(scope)
-        raise Refused(limits, told=not passed.alone)
+        raise Refused(limits, by_middleware=not passed.alone)
     return passed
 
 
@@ -294,12 +294,12 @@ def _name_of(scope: Scope) -> str:
 async def _answer_function(connection: HTTPConnection, error: RateLimited) -> Response | None:
     """Answer a request when a limiter's `limit` refused its handler or a function that it called."""
     limits = getattr(connection.state, NAME, None)
-    told = isinstance(limits, Limits)
+    by_middleware = isinstance(limits, Limits)
     if not isinstance(limits, Limits):  # a path that the middleware skips
         limits = Limits(connection.app.state.headgate, {})
     limits.add(error.decision, 1, None)
     await limits.give_back_async()
-    return await _answer(connection, Refused(limits, told=told))
+    return await _answer(connection, Refused(limits, by_middleware=by_middleware))
 
 
 def answer_refusals(scope: Scope) -> None:
@@ -312,7 +312,7 @@ def answer_refusals(scope: Scope) -> None:
 async def _answer(connection: HTTPConnection, error: Refused) -> Response | None:
     """Return the response to a refused request. The middleware, if any, adds the limits' headers."""
     status, content, body = refusal(error.limits)
-    fields = content if error.told else content + error.limits.fields
+    fields = content if error.by_middleware else content + error.limits.fields
     response = Response(body, status, dict(fields), MEDIA_TYPE)
     if not isinstance(connection, WebSocket):
         return response

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from headgate.errors import InvalidRule
 from headgate.http.limits import Limits
-from headgate.http.middleware_options import MiddlewareArguments, charge_of
+from headgate.http.middleware_options import MiddlewareArguments
 from headgate.http.problem import refusal
 from headgate.http.request_limiter import RequestLimiter
 from headgate.limiter.limiter import Limiter
@@ -105,7 +105,8 @@ class RateLimitMiddleware:
 
     def _with_charge(self, limits: Limits[Limiter], start_response: StartResponse) -> StartResponse:
         """Wrap `start_response` to charge the cost that the app reports, and to hide its header from the client."""
-        wanted = self._request_limiter.options.charge_header
+        options = self._request_limiter.options
+        wanted = options.charge_header
         if wanted is None:
             return start_response
         index, charged = len(limits.charged) - 1, False
@@ -114,8 +115,8 @@ class RateLimitMiddleware:
             status: str, headers: list[tuple[str, str]], exc_info: Any = None, /
         ) -> Callable[[bytes], object]:
             nonlocal charged
-            values = [value for key, value in headers if key.lower() == wanted]
-            cost = charge_of(values[-1]) if values and not charged else None
+            lines = [value for key, value in headers if key.lower() == wanted]
+            cost = options.reported_cost(limits.charged[index], lines) if lines and not charged else None
             if cost is not None:
                 charged = True  # an app that fails may call start_response again
                 limits.correct(index, cost)

@@ -20,8 +20,7 @@ def decide_async(engine: Engine, prepared: PreparedCheck, *, exact: bool = False
     plan, subjects, costs, peek, extras, _, block = prepared
     if block is not None or not plan.limits:
         return engine.decide_unsent(prepared)
-    programs = engine.exact_programs if exact else engine.programs
-    program = programs.get(plan) or engine.program(plan, exact=exact)
+    program = (engine.exact_programs if exact else engine.programs)[plan]
     try:
         decision = program(subjects, costs, peek, extras)
     except StoreError as error:

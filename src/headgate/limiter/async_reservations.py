@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from headgate.core.cost import Cost, cost_of_units
 from headgate.core.decision import Decision
-from headgate.core.reservation import PENDING_US, Record, Settlement, Settling
+from headgate.core.reservation import PENDING_US, Record, Settlement, Settling, new_id
 from headgate.errors import StoreError
 from headgate.features.async_steps import run_async
 from headgate.features.shards.async_sharded_store import AsyncShardedStore
@@ -24,7 +24,6 @@ from headgate.limiter.reservation_records import (
     log_unanswered,
     log_unrenewed,
     log_unsettled,
-    new_id,
     no_reservations,
     nothing_to_settle,
     record_of,
@@ -111,6 +110,8 @@ class AsyncReservations:
 
     def __init__(self, store: AsyncShardedStore, engine: Engine) -> None:
         self._sharding = store
+        self._reserving = store if isinstance(store, AsyncReservingStore) else None
+        self._atomic = store if isinstance(store, AsyncAtomicReservingStore) else None
         self._engine = engine
         self.due: Due | None = None  # set once the limiter has used reservations
         self._unanswered: dict[str, int] = {}  # reservations that may have been made, and when to refund them
@@ -119,9 +120,9 @@ class AsyncReservations:
     @property
     def store(self) -> AsyncReservingStore:
         """The store, if it keeps reservations. Raises `InvalidCheck` otherwise."""
-        if not isinstance(self._sharding, AsyncReservingStore):
+        if self._reserving is None:
             raise no_reservations(self._sharding.store)
-        return self._sharding
+        return self._reserving
 
     async def reserve(self, prepared: PreparedCheck, cost: Cost, lives_us: int) -> Reserved:
         """Charge a prepared request and keep a record of it.
@@ -139,36 +140,39 @@ class AsyncReservations:
             raise
 
     async def _reserve(self, prepared: PreparedCheck, cost: Cost, lives_us: int, due: Due) -> Reserved:
-        engine, store, name = self._engine, self.store, new_id()
+        engine, store = self._engine, self._atomic
         if not prepared.sent:
-            return Reserved(name, engine.decide_unsent(prepared), False)
+            return Reserved(new_id(), engine.decide_unsent(prepared), False)
+        name = None if store is None else store.new_reservation_id(prepared.group)
+        if store is None or name is None:
+            return await self._write_ahead(self.store, prepared, cost, lives_us, due)
         prepared, pending = reserving(prepared, cost, name)
-        if isinstance(store, AsyncAtomicReservingStore):
-            try:
-                answer = await store.reserve(name, pending, lives_us)
-            except StoreError as error:
-                if log_unanswered(error, name):
-                    at_us = engine.clock.now_us()
-                    self._unanswered[name] = at_us + PENDING_US
-                    due.expires(at_us, PENDING_US)
-                return Reserved(name, engine.decide_without_store(prepared, error), False)
-            if answer is not None:
-                (decision,) = engine.conclude([prepared], [answer])
-                recorded = record_of(decision) is not None
-                if recorded:
-                    due.expires(engine.clock.now_us(), lives_us)
-                return Reserved(name, decision, recorded)
-        return await self._write_ahead(store, prepared, pending, lives_us, due)
+        try:
+            answer, is_pending = await store.reserve(name, pending, lives_us)
+        except StoreError as error:
+            if log_unanswered(error, name):
+                at_us = engine.clock.now_us()
+                self._unanswered[name] = at_us + PENDING_US
+                due.expires(at_us, PENDING_US)
+            return Reserved(name, engine.decide_without_store(prepared, error), False)
+        (decision,) = engine.conclude([prepared], [answer])
+        if is_pending:
+            due.expires(engine.clock.now_us(), PENDING_US)
+            return self._complete_record(store, name, prepared, decision, lives_us, due)
+        is_recorded = record_of(decision) is not None
+        if is_recorded:
+            due.expires(engine.clock.now_us(), lives_us)
+        return Reserved(name, decision, is_recorded)
 
     async def _write_ahead(
-        self, store: AsyncReservingStore, prepared: PreparedCheck, pending: Record, lives_us: int, due: Due
+        self, store: AsyncReservingStore, prepared: PreparedCheck, cost: Cost, lives_us: int, due: Due
     ) -> Reserved:
         """Write the pending record, charge under its id as key, and write the record with the charges.
 
-        For limits and records that the store cannot change in one step. If this is interrupted, the pending record
-        tells how to find out what was charged. So with asyncio, the caller does not wait for the last step.
+        For limits that the store cannot charge in a step that also writes the record.
         """
-        engine, name = self._engine, pending.pending
+        engine, name = self._engine, new_id()
+        prepared, pending = reserving(prepared, cost, name)
         prepared = with_receipt(prepared, name)
         try:
             await store.save_reservation(name, pending.encode(), PENDING_US)
@@ -178,6 +182,22 @@ class AsyncReservations:
         decision = decide_async(engine, prepared, exact=True)
         if not isinstance(decision, Decision):  # async only
             decision = await decision
+        return self._complete_record(store, name, prepared, decision, lives_us, due)
+
+    def _complete_record(
+        self,
+        store: AsyncReservingStore,
+        name: str,
+        prepared: PreparedCheck,
+        decision: Decision,
+        lives_us: int,
+        due: Due,
+    ) -> Reserved:
+        """Replace a pending record by the record of what a decision charged.
+
+        If this is interrupted, the pending record tells how to find out what was charged. So with asyncio, the caller
+        does not wait for it.
+        """
         assert prepared.extras is not None
         record = record_of(decision, prepared.extras.reservation)
         # sync: self._write_charged(store, name, decision, record, lives_us, due)
@@ -220,15 +240,21 @@ class AsyncReservations:
         if due is None:
             due = self.due = Due()
         if due.is_time(self._engine.clock.now_us()):
-            await self._give_back(due)
+            # sync: self._give_back(due)
+            await asyncio.shield(self.start(self._give_back(due)))  # async only
         return due
 
     async def attend(self, due: Due) -> None:
         """Before a check, refund reservations that are known to have expired."""
         if due.is_due(self._engine.clock.now_us()):
-            await self._give_back(due)
+            # sync: self._give_back(due)
+            await asyncio.shield(self.start(self._give_back(due)))  # async only
 
     async def _give_back(self, due: Due) -> None:
+        """Take out expired reservations and refund them.
+
+        With asyncio, it completes even if the caller is cancelled: only this caller knows what was taken out.
+        """
         now_us, store = self._engine.clock.now_us(), self.store
         due.looking(now_us)
         try:

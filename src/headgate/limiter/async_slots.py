@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+import asyncio  # sync: from threading import Event
 from collections.abc import Awaitable, Coroutine, Generator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from headgate.core.check import Check, Extras
+from headgate.core.check import NOT_WAITING, Check, Extras
+from headgate.core.clock import SystemClock
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.core.plan import Plan
@@ -17,12 +19,13 @@ from headgate.limiter.async_execution import await_decision, decide_async
 from headgate.limiter.engine import Engine
 from headgate.limiter.prepared_check import Planned, PreparedCheck
 from headgate.limiter.renewal import AsyncRenewal
-from headgate.limiter.slot_queue import AsyncQueues
+from headgate.limiter.slot_queue import Line, Lines, SlotWaiter
 from headgate.limiter.slot_records import (
     SlotBook,
     SlotState,
     SlotStatus,
     SlotWait,
+    is_held_by,
     keys_of,
     log_unreleased,
     no_slots,
@@ -33,10 +36,10 @@ from headgate.stores.protocol import AsyncSlotStore, AsyncStore
 
 _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 
-UNDO_PAUSE_SECONDS: Final = (0.02, 0.2)  # async only
 LOCAL: Final = "local_fallback"  # the reason for a slot that is held in this process
 
-_Request = tuple[Plan, tuple[str, ...], tuple[int, ...], str]  # plan, subjects, costs, and the slot's random id
+# Plan, subjects, costs, the slot's random id, and when the request began to wait.
+_Request = tuple[Plan, tuple[str, ...], tuple[int, ...], str, int]
 
 T = TypeVar("T")  # async only
 
@@ -62,17 +65,18 @@ class AsyncSlot(SlotState):
     async def release(self) -> bool:
         """Release the slot. Returns whether it was still held. A second call does nothing.
 
-        If the store cannot be reached, this logs a warning, and the slot expires after its ttl.
+        If the slot is lost, this releases what other rules still hold of it. If the store cannot be reached, this logs
+        a warning, and the slot expires after its ttl. It logs none for a slot that the store did not grant.
 
         With asyncio, the slot is released even if the caller is cancelled.
         """
-        if not self.is_held:
+        if self.is_released:
             return False
-        self.is_held = False
+        self.is_released, self.is_held = True, False
         try:
             return await self._slots.release(self)
         except StoreError as error:
-            return log_unreleased(error)
+            return False if self.is_without_store else log_unreleased(error)
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,11 +116,11 @@ class _Releases:  # async only
 
     def __init__(self, slots: AsyncSlots) -> None:
         self._slots = slots
-        self._waiting: list[tuple[tuple[Check, ...], asyncio.Future[Sequence[bool]]]] = []
+        self._waiting: list[tuple[tuple[Check, ...], asyncio.Future[bool]]] = []
 
-    def add(self, held: tuple[Check, ...]) -> asyncio.Future[Sequence[bool]]:
-        """Release a slot. The release completes even if its caller is cancelled."""
-        future: asyncio.Future[Sequence[bool]] = asyncio.get_running_loop().create_future()
+    def add(self, held: tuple[Check, ...]) -> asyncio.Future[bool]:
+        """Release a slot, and record it. Both complete even if the caller is cancelled."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((held, future))
         if len(self._waiting) == 1:
             self._slots.start(self._send())
@@ -137,8 +141,16 @@ class _Releases:  # async only
             raise
         at = 0
         for held, future in waiting:
-            future.set_result(were_held[at : at + len(held)])
+            future.set_result(self._slots.note_released(held, were_held[at : at + len(held)]))
             at += len(held)
+
+
+async def wait_for_turn(waiter: SlotWaiter, seconds: float | None) -> None:
+    """Wait until a request should ask the store again, for at most `seconds`."""
+    # sync: waiter.turn.wait(seconds)
+    with suppress(TimeoutError):  # async only
+        async with asyncio.timeout(seconds):
+            await waiter.turn.wait()
 
 
 class AsyncSlots:
@@ -149,7 +161,7 @@ class AsyncSlots:
         self._behind = store
         self._store = store if isinstance(store, AsyncSlotStore) else None  # checked once: it is slow
         self._book = SlotBook()
-        self._queues = AsyncQueues()
+        self._lines = Lines()
         self._renewal = AsyncRenewal()
         self._under_way: set[asyncio.Task[Any]] = set()  # async only
         self._releases = _Releases(self)  # async only
@@ -169,26 +181,73 @@ class AsyncSlots:
                 decision = await decision
             return getattr(decision, "slot", None) or self._slot_of(decision, renew)
         waits = SlotWait(self._engine.clock, wait)
-        queue = self._queues.of(keys_of(facts, planned[1]))
-        if not await queue.enter(waits.left):
-            return self._slot_of(await self._take(facts, planned, cost, renew), renew)
+        waiter = SlotWaiter(asyncio.Event())  # sync: waiter = SlotWaiter(Event())
+        line = self._lines.of(keys_of(facts, planned[1]))
         try:
             while True:
-                decision = await self._take(facts, planned, cost, renew)
-                seconds = None if decision.allowed else waits.seconds(decision)
-                if seconds is None:
+                decision = self.take(facts, planned, cost, renew, waiter)
+                if not isinstance(decision, Decision):  # async only
+                    decision = await decision
+                if decision.allowed:
                     return self._slot_of(decision, renew)
-                await self._engine.clock.sleep_async(seconds)
+                seconds = waits.seconds(decision)
+                waiter.note_refusal(decision, waits.is_for_slot)
+                if seconds is None:
+                    # sync: self._withdraw(waiter)
+                    await asyncio.shield(self.start(self._withdraw(waiter)))  # async only
+                    return self._slot_of(decision, renew)
+                if not waits.is_for_slot:
+                    line.leave(waiter)
+                    await self._engine.clock.sleep_async(seconds)
+                elif line.enter(waiter):
+                    await self._renew_tickets(line)
+                    await self._pause(waiter, seconds)
+                else:
+                    await wait_for_turn(waiter, waits.left)
+        except BaseException:
+            self.start(self._withdraw(waiter))  # sync: self._withdraw(waiter)
+            raise
         finally:
-            queue.leave()
+            line.leave(waiter)
 
-    async def _take(self, facts: dict[str, str], planned: Planned, cost: Cost, renew: bool) -> Decision:
-        # sync: return self.take(facts, planned, cost, renew)
-        decision = self.take(facts, planned, cost, renew)  # async only
-        return decision if isinstance(decision, Decision) else await decision  # async only
+    async def _pause(self, waiter: SlotWaiter, seconds: float) -> None:
+        """Sleep until the next attempt, or until this process releases a slot."""
+        clock = self._engine.clock
+        if isinstance(clock, SystemClock):
+            await wait_for_turn(waiter, seconds)
+        else:  # a test's clock, which only its own sleep advances
+            await clock.sleep_async(seconds)
 
-    def take(self, facts: dict[str, str], planned: Planned, cost: Cost, renew: bool) -> Decision | Awaitable[Decision]:
+    async def _renew_tickets(self, line: Line) -> None:
+        """Renew the tickets of a line, if they are due. A request that has lost its ticket asks the store itself."""
+        due = line.due(self._engine.clock.now_us())
+        if not due:
+            return
+        checks = [(waiter, check) for waiter in due for check in waiter.checks]
+        try:
+            renewed: Sequence[bool] = await self.store.renew_slots([check for _, check in checks])
+        except StoreError:  # the next check reports it
+            return
+        for (waiter, _), is_live in zip(checks, renewed, strict=True):
+            if not is_live:
+                waiter.turn.set()
+
+    async def _withdraw(self, waiter: SlotWaiter) -> None:
+        """Take a request that gives up out of the store's queues. If that fails, its tickets soon expire."""
+        if not waiter.arrived_us:
+            return
+        checks, waiter.arrived_us = waiter.checks, 0
+        if waiter.decision is not None and waiter.decision.reading.reason == LOCAL:
+            self._engine.fallback.local.release_slots(checks)
+        with suppress(StoreError):
+            await self.store.release_slots(checks)
+
+    def take(
+        self, facts: dict[str, str], planned: Planned, cost: Cost, renew: bool, waiter: SlotWaiter | None = None
+    ) -> Decision | Awaitable[Decision]:
         """Decide a request. If it is allowed and rules require a slot, the decision's `slot` has it.
+
+        If it is refused and lacks only slots, a request of a `waiter` keeps its place in the store's queues.
 
         With asyncio, it returns the decision directly if nothing has to be awaited, as in memory.
         """
@@ -198,12 +257,18 @@ class AsyncSlots:
             return decide_async(engine, engine.prepare(facts, planned, cost), exact=True)
         if self._store is None:
             raise no_slots(self._behind)
-        entry, subjects = new_slot(), plan.subjects(facts)
-        extras = _new(Extras, (None, None, 0, entry))
-        program = engine.exact_programs.get(plan) or engine.program(plan, exact=True)
+        subjects = plan.subjects(facts)
+        if waiter is None:
+            entry, arrived_us = new_slot(), NOT_WAITING
+        else:
+            entry, arrived_us, waiter.request = waiter.entry, waiter.arrived_us, (plan, subjects, costs)
+        extras = _new(Extras, (None, None, 0, entry, arrived_us))
+        program = engine.exact_programs[plan]
         try:
             if snapshot.terms is not None:  # clients may be blocked
-                decision = decide_async(engine, engine.prepare(facts, planned, cost, slot=entry), exact=True)
+                decision = decide_async(
+                    engine, engine.prepare(facts, planned, cost, None, slot=entry, arrived_us=arrived_us), exact=True
+                )
             else:
                 decision = program(subjects, costs, False, extras)
                 if decision.__class__ is not Decision:  # async only
@@ -213,10 +278,10 @@ class AsyncSlots:
         except StoreError as error:
             decision = engine.decide_without_store(PreparedCheck(plan, subjects, costs, False, extras), error)
         except BaseException:  # an interrupted caller holds no slot
-            held = slot_checks(plan, subjects, costs, entry)
+            held = slot_checks(plan, subjects, costs, entry, max(arrived_us, 0))
             self.start(self._undo(held))  # sync: self._undo(held)
             raise
-        request = (plan, subjects, costs, entry)
+        request = (plan, subjects, costs, entry, arrived_us)
         if not isinstance(decision, Decision):  # async only
             return self._await(request, decision, renew)
         return self._hold(request, decision, renew)
@@ -225,7 +290,8 @@ class AsyncSlots:
         try:
             decision = await answer
         except asyncio.CancelledError:  # the command may have been executed
-            self.start(self._undo(slot_checks(*request)))
+            plan, subjects, costs, entry, arrived_us = request
+            self.start(self._undo(slot_checks(plan, subjects, costs, entry, max(arrived_us, 0))))
             raise
         return self._hold(request, decision, renew)
 
@@ -233,8 +299,11 @@ class AsyncSlots:
         """Record what an allowed decision holds."""
         if decision.allowed:
             is_of_store = decision.reading.plan is request[0]  # else the store could not decide
-            held = None if is_of_store else slot_checks(*request)
-            decision.slot = slot = AsyncSlot(self, decision, renew, request[3], held)
+            held = None if is_of_store else slot_checks(*request[:4])
+            slot = AsyncSlot(self, decision, renew, request[3], held)
+            if request[0].shadows and not slot.held:  # they were full, and nothing else applied
+                return decision
+            decision.slot = slot
             self._book.add(slot)
             if renew:
                 self._renewal.add(slot)
@@ -250,17 +319,10 @@ class AsyncSlots:
     async def _undo(self, held: tuple[Check, ...]) -> None:
         """Release a slot that may have been taken.
 
-        With asyncio, the check may still be on its way, on another connection. So the release is repeated if the slot
-        was not held.
+        With asyncio, the check may still be on its way, on another connection. The store refuses it then.
         """
         try:
-            # sync: self.store.release_slots(held)
-            were_held = await self.store.release_slots(held)  # async only
-            for seconds in UNDO_PAUSE_SECONDS:  # async only
-                if all(were_held):
-                    break
-                await asyncio.sleep(seconds)
-                were_held = await self.store.release_slots(held)
+            await self.store.release_slots(held)
         except StoreError as error:
             log_unreleased(error)
 
@@ -269,7 +331,7 @@ class AsyncSlots:
 
         With asyncio, it completes even if the caller is cancelled.
         """
-        if isinstance(slot, str):
+        if not isinstance(slot, AsyncSlot):
             held = decode_slot(slot)
         else:
             held = slot.held
@@ -278,18 +340,21 @@ class AsyncSlots:
                 self._renewal.remove(slot)
             if slot.decision.reading.reason == LOCAL:
                 self._engine.fallback.local.release_slots(held)
-        # sync: were_held = self.store.release_slots(held)
         store = self.store  # async only
-        if isinstance(store, AsyncMemoryStore):  # async only
-            were_held: Sequence[bool] = store.store.release_slots(held)
-        else:
-            were_held = await asyncio.shield(self._releases.add(held))
-        self._book.note_gone(held, were_held)
-        return all(were_held)
+        if not isinstance(store, AsyncMemoryStore):  # async only
+            return await asyncio.shield(self._releases.add(held))
+        were_held = store.store.release_slots(held)  # sync: were_held = self.store.release_slots(held)
+        return self.note_released(held, were_held)
+
+    def note_released(self, held: tuple[Check, ...], were_held: Sequence[bool]) -> bool:
+        """Record that a slot was released, and wake the next request. Returns whether the slot was held."""
+        self._book.note_gone(held, were_held, self._engine.holder.current)
+        self._lines.wake(held)
+        return is_held_by(held, were_held)
 
     async def renew(self, slot: AsyncSlot | str) -> bool:
         """Extend a slot, or the slot with this id, to its ttl from now. Returns whether it was held."""
-        held = decode_slot(slot) if isinstance(slot, str) else slot.held
+        held = slot.held if isinstance(slot, AsyncSlot) else decode_slot(slot)
         renewed: Sequence[bool]
         if isinstance(slot, AsyncSlot) and slot.decision.reading.reason == LOCAL:
             renewed = self._engine.fallback.local.renew_slots(held)

@@ -15,7 +15,7 @@ from headgate.limiter.engine import Engine
 from headgate.limiter.prepared_check import KnownUser, PreparedCheck
 from headgate.rules.directory import UNKNOWN, Unknown
 from headgate.rules.penalties import IDENTITIES
-from headgate.rules.plan import RulePlan
+from headgate.rules.plan import NO_RULE, RulePlan
 from headgate.rules.users import User
 
 _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time that calling its class takes
@@ -27,6 +27,7 @@ class BatchedRequest(NamedTuple):
     facts: dict[str, str]
     cost: Cost = 1
     idempotency_key: str | None = None
+    varying: str | None = None  # the only fact in which it differs from the request before it; None: not known
 
 
 class RequestPart(NamedTuple):
@@ -76,21 +77,48 @@ class Together(NamedTuple):
             if block is not None and not decision.outcomes:  # the client was blocked before
                 own = Decision.of(False, decision.at_us, part.plan)
             else:
-                own = _part_of(decision, part, reading)
+                own = decision_with(reading, (decision.verdict[0], part[1], part[2], decision), True)
+                if not decision.allowed:
+                    own.allowed = _is_allowed(part, own)
+            own.settled = True
             if block is not None and not own.allowed:
                 own.block = block
-            own.settled = True
-            decisions.append(own if part.extras is None else engine.conclude_one(part, own))
+            decisions.append(own if part[4] is None else engine.conclude_one(part, own))
         return DecidedTogether(decisions, decision if whole.extras is None else None)
 
 
-def _part_of(whole: Decision, part: PreparedCheck, reading: Reading) -> Decision:
-    """Return the decision on a part, which reads its outcomes from the whole when they are needed."""
-    decision = decision_with(reading, (whole.verdict[0], part.subjects, part.costs, whole), True)
-    decision.allowed = whole.allowed or not any(
-        limit.enforced and outcome.wait_us for limit, outcome in zip(part.plan.limits, decision.outcomes, strict=True)
-    )
-    return decision
+def _is_allowed(part: PreparedCheck, decision: Decision) -> bool:
+    """Return whether no limit of a part refuses the request."""
+    outcomes = zip(part.plan.limits, decision.outcomes, strict=True)
+    return not any(limit.enforced and outcome.wait_us for limit, outcome in outcomes)
+
+
+def prepare_batch(
+    engine: Engine, requests: Sequence[BatchedRequest], known: Sequence[KnownUser] | None = None
+) -> list[PreparedCheck]:
+    """Prepare the requests of a batch, in order. Raises `InvalidCheck`. Without `known`, no user has to be looked up.
+
+    Most requests of a batch differ from the one before only in a fact on whose value no plan depends.
+    """
+    snapshot, clock = engine.holder.current, engine.clock
+    user: User | Unknown | None = UNKNOWN
+    prepared: list[PreparedCheck] = []
+    free: str | None = None  # the fact in which a request may differ and still have the plan and the costs of the last
+    plan: RulePlan = NO_RULE
+    costs: tuple[int, ...] = ()
+    for facts, cost, key, varying in requests:
+        if varying is not None and varying == free:
+            prepared.append(_new(PreparedCheck, (plan, plan.subjects(facts), costs, False, None, 0, None)))
+            continue
+        if known is not None:
+            snapshot, user = known[len(prepared)]
+        planner = snapshot.planner
+        one = engine.prepare(facts, (snapshot, planner.plan(facts, clock, user)), cost, key)
+        prepared.append(one)
+        plan, costs = one.plan, one.costs
+        is_plain = known is None and snapshot.terms is None and key is None and not plan.slots
+        free = varying if varying is not None and is_plain and not planner.depends_on(varying, facts) else None
+    return prepared
 
 
 def prepare_together(engine: Engine, parts: Sequence[RequestPart], known: Sequence[KnownUser] | None) -> Together:
@@ -102,9 +130,9 @@ def prepare_together(engine: Engine, parts: Sequence[RequestPart], known: Sequen
     prepared: list[PreparedCheck] = []
     snapshot = engine.holder.current
     user: User | Unknown | None = UNKNOWN
-    for at, (facts, cost, own) in enumerate(parts):
+    for facts, cost, own in parts:
         if known is not None:
-            snapshot, user = known[at]
+            snapshot, user = known[len(prepared)]
         applying = own or snapshot.planner.plan(facts, engine.clock, user)
         if applying.slots:
             applying = applying.rates
@@ -133,21 +161,24 @@ def prepare_together(engine: Engine, parts: Sequence[RequestPart], known: Sequen
 
 def _combine(engine: Engine, prepared: list[PreparedCheck], extras: Extras | None) -> Together:
     """Return parts as one request."""
-    sent = [one for one in prepared if one.sent]
-    plans = tuple([one.plan for one in sent])
-    subjects: tuple[str, ...]
-    costs: tuple[int, ...]
+    sent = [one for one in prepared if one[0].limits and one[6] is None]  # not blocked
+    subjects: tuple[str, ...] = ()
+    costs: tuple[int, ...] = ()
+    plans: tuple[RulePlan, ...] = ()
+    for plan, own_subjects, own_costs, *_ in sent:
+        plans += (plan,)
+        subjects += own_subjects
+        costs += own_costs
     combined = engine.combined.whole(plans)
     if combined is None:  # parts may share a limit
         indexes, subjects, costs = _merge(sent)
         combined = engine.combined.merge(plans, indexes)
-    else:
-        subjects, costs = sum([one.subjects for one in sent], ()), sum([one.costs for one in sent], ())
+    readings: Sequence[Reading | None] = combined.readings
     whole = _new(PreparedCheck, (combined.plan, subjects, costs, False, extras, 0, None))
-    if len(sent) == len(prepared):
-        return Together(whole, prepared, combined.readings)
-    readings = iter(combined.readings)
-    return Together(whole, prepared, [next(readings) if one.sent else None for one in prepared])
+    if len(sent) < len(prepared):
+        found = iter(readings)
+        readings = [next(found) if one.sent else None for one in prepared]
+    return Together(whole, prepared, readings)
 
 
 def _merge(parts: list[PreparedCheck]) -> tuple[Indexes, tuple[str, ...], tuple[int, ...]]:

@@ -16,7 +16,9 @@ from headgate.features.leases.calls import Decided
 from headgate.features.leases.leasing import Leasing
 from headgate.features.regions.protocol import RegionProtocol, RegionStore
 from headgate.features.shards.sharded_store import ShardedStore
-from headgate.limiter.batch import decide_each
+from headgate.limiter.batch import (
+    decide_each,
+)
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.engine import Engine
 from headgate.limiter.execution import decide
@@ -164,7 +166,7 @@ class Checks:
                 return self._slots.take(facts, (snapshot, whole), cost, slots == "take")
             planned = (snapshot, whole.rates if slots == "skip" else whole)
             return decide(engine, engine.prepare(facts, planned, cost, idempotency_key, peek=peek))
-        program = engine.programs.get(plan) or engine.program(plan)
+        program = engine.programs[plan]
         subjects = plan.subjects(facts)
         try:
             decision: Decision = program(subjects, costs, peek)
@@ -248,7 +250,7 @@ class Checks:
         many = self._engine.program_of_many(prepared)
         if many is None:
             return decide_each(prepared, partial(decide, self._engine))
-        return self._engine.conclude_many(prepared, many([(one.subjects, one.costs) for one in prepared]))
+        return self._engine.conclude_many(prepared, many([one[1:3] for one in prepared]))
 
     def _decide_many(self, prepared: list[PreparedCheck]) -> list[Decision]:
         if self._reservations.due is not None:
@@ -257,7 +259,7 @@ class Checks:
             return self._decide_in_memory(prepared)
         many = self._engine.program_of_many(prepared)
         if many is not None:
-            decided = many([(one.subjects, one.costs) for one in prepared])
+            decided = many([one[1:3] for one in prepared])
             return self._engine.conclude_many(prepared, decided)
         try:
             results, answered = self._check([one.group for one in prepared if one.sent])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from headgate.core.check import Outcome
 from headgate.core.reading import Reading, WarningStates
 from headgate.rules.plan import AppliedRule, RulePlan, plan_of
 
@@ -34,9 +34,9 @@ class CombinedPlans:
 
         Returns None if several of them have the same limit: then the result depends on the subjects.
         """
-        if plans in self._whole:
-            return self._whole[plans]
-        whole = None
+        whole = self._whole.get(plans)
+        if whole is not None or plans in self._whole:
+            return whole
         key_templates = [limit.key_template for plan in plans for limit in plan.limits]
         if len(set(key_templates)) == len(key_templates):
             indexes: list[tuple[int, ...]] = []
@@ -69,11 +69,10 @@ class CombinedPlans:
         return tuple([Reading(plan, self._states, _reader(own)) for plan, own in zip(plans, indexes, strict=True)])
 
 
-def _reader(indexes: tuple[int, ...]) -> Callable[[Any], tuple[Outcome, ...]]:
-    """Return the function that finds the outcomes of a part in the decision on the whole."""
-
-    def read(verdict: Any) -> tuple[Outcome, ...]:
-        outcomes = verdict[3].outcomes
-        return tuple([outcomes[at] for at in indexes])
-
-    return read
+def _reader(indexes: tuple[int, ...]) -> Callable[[Any], tuple[tuple[int, int, int], ...]]:
+    """Return the function that finds the figures of a part in the decision on the whole."""
+    if len(indexes) == 1:
+        (at,) = indexes
+        return lambda verdict: (verdict[3].figures[at],)
+    find = itemgetter(*indexes)
+    return lambda verdict: find(verdict[3].figures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, get_args
 
-from headgate.core.check import Answer, Block, Check, Client, Extras, Idempotency, Penalty
+from headgate.core.check import NOT_WAITING, Answer, Block, Check, Client, Extras, Idempotency, Penalty
 from headgate.core.clock import Clock, SystemClock
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision
@@ -26,6 +26,7 @@ from headgate.limiter.prepared_check import (
     facts_of,
     fingerprint,
 )
+from headgate.limiter.programs import Programs
 from headgate.limiter.refusal_hook import OnRefused
 from headgate.limiter.rule_inputs import Rules, hold, is_elsewhere
 from headgate.limiter.slot_records import needs_acquire
@@ -38,8 +39,6 @@ from headgate.rules.snapshot import Snapshot
 from headgate.stores.program import Program, decision_of
 
 Clients = tuple[Client, ...]
-
-MAX_PROGRAMS: Final = 16_384  # to remember: compiling one takes as long as ten checks
 
 _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 
@@ -92,8 +91,9 @@ class Engine:
         self.leases = False  # whether this limiter holds slices of leased limits
         self.compile: Compile = _raise_uncompiled  # set by the limiter, because it depends on the store
         self.compile_exact: Compile = _raise_uncompiled
-        self.programs: dict[RulePlan, Program] = {}
-        self.exact_programs: dict[RulePlan, Program] = {}
+        self.programs = Programs(self.holder, lambda plan: self._begin_with(plan, self.compile))
+        # Programs that charge the store itself even where limits are leased.
+        self.exact_programs = Programs(self.holder, lambda plan: self._begin_with(plan, self.compile_exact))
         self.combined = CombinedPlans(self.states)
         self.on_refused: OnRefused | None = None
         self._blocks = blocks  # None: the store is in this process, and asking it is as cheap as this cache
@@ -125,17 +125,11 @@ class Engine:
         if self._source is not None and self.owns_source:
             self._source.close()
 
-    def program(self, plan: RulePlan, *, exact: bool = False) -> Program:
-        """Return the program of a plan. An `exact` one charges the store itself even where limits are leased."""
-        programs = self.exact_programs if exact else self.programs
-        program = programs.get(plan)
-        if program is None:
-            program = (self.compile_exact if exact else self.compile)(plan, self.states)
-            if self.heartbeat is not None and "local" in [mode or self.fallback.mode for mode in plan.failure_modes]:
-                program = self.heartbeat.begin_with(program)
-            if len(programs) >= MAX_PROGRAMS:
-                programs.clear()
-            programs[plan] = program
+    def _begin_with(self, plan: RulePlan, compile_plan: Compile) -> Program:
+        """Compile a plan. If its limits may be divided among nodes, its first check begins the heartbeat."""
+        program = compile_plan(plan, self.states)
+        if self.heartbeat is not None and "local" in [mode or self.fallback.mode for mode in plan.failure_modes]:
+            program = self.heartbeat.begin_with(program)
         return program
 
     def subject_program(self) -> Program | None:
@@ -151,13 +145,13 @@ class Engine:
         plan, _ = snapshot.plan({"user": ""}, self.clock, None).price(1)
         if (
             len(plan.limits) != 1
-            or plan.applied[0].fact != "user"
+            or plan.applied[0].rule.facts != ("user",)
             or plan.ones != (1,)
             or plan.slots
             or plan.has_calendar
         ):
             return None
-        return self.program(plan)
+        return self.programs[plan]
 
     def decide_subject_without_store(self, subject: str, error: StoreError) -> Decision:
         """Return the decision on a request of cost 1 that has only a user, when the store could not decide."""
@@ -181,6 +175,7 @@ class Engine:
         *,
         peek: bool = False,
         slot: str = "",
+        arrived_us: int = NOT_WAITING,
     ) -> PreparedCheck:
         """Prepare a request whose rules are known. Raises `InvalidCheck`."""
         snapshot, plan = planned
@@ -198,7 +193,7 @@ class Engine:
         idempotency = None
         if idempotency_key is not None:
             idempotency = Idempotency(idempotency_key, fingerprint(texts, cost, plan, terms is not None), self.name)
-        extras = _new(Extras, (idempotency, None, 0, slot)) if idempotency is not None or slot else None
+        extras = _new(Extras, (idempotency, None, 0, slot, arrived_us)) if idempotency is not None or slot else None
         prepared: PreparedCheck = _new(PreparedCheck, (plan, plan.subjects(texts), costs, peek, extras, 0, None))
         client = client_of(texts) if terms is not None and plan.enforced else None
         if terms is None or client is None:
@@ -206,7 +201,7 @@ class Engine:
         at_us, block = self.block_of(client)
         if idempotency is not None:  # only the store knows the answer to a key
             block = None
-        extras = Extras(idempotency, Penalty(client, terms), slot=slot)
+        extras = Extras(idempotency, Penalty(client, terms), 0, slot, arrived_us)
         return prepared._replace(extras=extras, at_us=at_us, block=block)
 
     def log_unmatched(self, plan: RulePlan, texts: dict[str, str]) -> None:
@@ -361,7 +356,7 @@ class Engine:
         for one in prepared:
             if one.plan is not plan or one.extras is not None or not plan.limits:
                 return None
-        return getattr(self.program(plan), "many", None)
+        return getattr(self.programs[plan], "many", None)
 
     def conclude_many(
         self, prepared: Sequence[PreparedCheck], decided: Sequence[Decision | StoreError]
@@ -369,8 +364,11 @@ class Engine:
         """Return the decisions on requests that one program has decided, or could not decide."""
         if self.heartbeat is not None:
             self.heartbeat.attend()
-        if self.outage.lasts and any(isinstance(one, Decision) for one in decided):
+        kinds = set(map(type, decided))
+        if self.outage.lasts and Decision in kinds:
             self.note_answer(prepared[0].plan)
+        if kinds == {Decision}:
+            return list(decided)  # type: ignore[arg-type]
         return [
             decision if isinstance(decision, Decision) else self.decide_without_store(one, decision)
             for one, decision in zip(prepared, decided, strict=True)

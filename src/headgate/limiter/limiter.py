@@ -88,9 +88,9 @@ class Limiter(Checks):
 
         Use it in a `with` block, which releases the slot at its end: `with limiter.acquire("alice") as slot`. Either
         all limits that apply are charged in one step, or none is: a refusal for lack of a slot does not charge rate
-        limits. If refused, it waits up to `wait` seconds for a slot and then raises `RateLimited`. Callers that wait in
-        this limiter for the same slots get them in order of arrival. A slot that is not released expires after the
-        rule's `ttl`; with `renew`, it is renewed in the background until it is released.
+        limits. If refused, it waits up to `wait` seconds for a slot and then raises `RateLimited`. Callers that wait
+        for the same slots get them in order of arrival, also in other processes on the same store. A slot that is not
+        released expires after the rule's `ttl`; with `renew`, it is renewed in the background until it is released.
         """
         texts = self._engine.texts_of(subject, facts)
         return self._acquire(texts, cost, wait, renew)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Mapping, Sequence
-from secrets import randbits, token_urlsafe
+from secrets import randbits
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -274,11 +274,6 @@ def log_unrenewed(error: StoreError, reservation_id: str) -> None:
 def nothing_to_settle(cost: Cost) -> Settlement:
     """Return the settlement of a reservation that has nothing to settle."""
     return Settlement("unrecorded", cost)
-
-
-def new_id() -> str:
-    """Return the id of a new reservation. It cannot be guessed."""
-    return token_urlsafe(18)
 
 
 def no_reservations(store: object) -> InvalidCheck:

@@ -9,7 +9,7 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from headgate.core.check import NEVER, REFUSAL, Check
+from headgate.core.check import NEVER, NOT_WAITING, REFUSAL, Check
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
@@ -20,6 +20,7 @@ from headgate.errors import InvalidCheck, StoreError
 
 if TYPE_CHECKING:
     from headgate.rules.plan import RulePlan
+    from headgate.rules.snapshot import Snapshot
 
 SlotUse = Literal["refuse", "take", "lend", "skip"]
 """How to check rules that limit concurrency.
@@ -31,6 +32,7 @@ caller, who renews it. `skip`: leave those rules out.
 POLL_SECONDS: Final = 0.002  # between two attempts to get a slot, at first; doubles each time
 MAX_POLL_SECONDS: Final = 0.01  # the upper bound: otherwise the callers that waited longest would retry least
 MIN_ENTRIES: Final = 1_000  # a limiter with fewer slots does not look for expired ones
+OTHER: Final = "other"  # counts the slots of other limiters under rules that this limiter does not have
 
 _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 
@@ -54,24 +56,45 @@ def no_slots(store: object) -> InvalidCheck:
     )
 
 
-def slot_checks(plan: Plan, subjects: tuple[str, ...], costs: tuple[int, ...], entry: str) -> tuple[Check, ...]:
+def slot_checks(
+    plan: Plan,
+    subjects: tuple[str, ...],
+    costs: tuple[int, ...],
+    entry: str,
+    arrived_us: int = NOT_WAITING,
+    figures: Sequence[tuple[int, int, int]] | None = None,
+) -> tuple[Check, ...]:
     """Return the checks of a request that hold its slot if it is allowed.
 
-    They include shadow limits that were full, which hold nothing: releasing those changes nothing.
+    A shadow limit that was full allows the request, and holds nothing. The decision's `figures` tell; without them,
+    all shadow limits are included.
     """
     held = []
     for at in plan.slots:
         cost = costs[at]
         if cost:
-            rule, key_template, _, quota, *_ = plan.limits[at]
-            held.append(_new(Check, (rule, key_template, subjects[at], quota, cost, True, REFUSAL, False, 0, entry)))
+            rule, key_template, _, quota, _, enforced, *_ = plan.limits[at]
+            if enforced or figures is None or figures[at][0] == 0:
+                values = (rule, key_template, subjects[at], quota, cost, enforced, REFUSAL, False, 0, entry, arrived_us)
+                held.append(_new(Check, values))
     return tuple(held)
 
 
+def is_held_by(held: Sequence[Check], were_held: Sequence[bool]) -> bool:
+    """Return whether a slot is held, given the store's answer for each of its checks.
+
+    Shadow limits count only if there are no others.
+    """
+    if all(were_held):
+        return True
+    enforced = [was_held for check, was_held in zip(held, were_held, strict=True) if check.enforced]
+    return bool(enforced) and all(enforced)
+
+
 def keys_of(facts: Mapping[str, str], plan: RulePlan) -> tuple[tuple[str, str], ...]:
-    """Return the key of the queue for a request's slots: key template and subject of each limit."""
+    """Return the keys of the slots that a request needs: key template and subject of each limit that can refuse it."""
     subjects = plan.subjects(facts)
-    return tuple([(plan.limits[at].key_template, subjects[at]) for at in plan.slots])
+    return tuple([(plan.limits[at].key_template, subjects[at]) for at in plan.slots if plan.limits[at].enforced])
 
 
 class SlotStatus(NamedTuple):
@@ -110,25 +133,41 @@ class SlotBook:
                 self._next_look = max(MIN_ENTRIES, 2 * len(entries))
 
     def note_renewed(self, held: Sequence[Check], were_held: Sequence[bool]) -> bool:
-        """Record that a slot was renewed, if it was held. Returns whether it was."""
-        if not all(were_held):
-            return False
+        """Record the renewal of a slot. Returns whether it was held."""
         slot = self._entries.get(held[0].slot)
         if slot is not None:
-            slot.renewed = monotonic()
-        return True
+            if any(were_held):
+                slot.renewed = monotonic()
+            if not all(were_held):
+                gone = {_key(check) for check, was_held in zip(held, were_held, strict=True) if not was_held}
+                with self._lock:
+                    if self._entries.get(slot.entry) is slot:  # otherwise it was released meanwhile
+                        self._note_expired(slot, [check for check in slot.live if _key(check) in gone])
+        return is_held_by(held, were_held)
 
-    def note_gone(self, held: Sequence[Check], were_held: Sequence[bool]) -> None:
-        """Record that a slot was released, or was found to have expired."""
+    def note_gone(self, held: Sequence[Check], were_held: Sequence[bool], snapshot: Snapshot) -> None:
+        """Record that a slot was released, or was found to have expired.
+
+        The checks may come from an id, which a caller may have edited. So rules are counted by name only if the slot
+        was taken here, or if they are in the current `snapshot`.
+        """
         with self._lock:
             known = self._entries.pop(held[0].slot, None)
+            if known is not None and known.held is held:  # not from an id
+                for check, was_held in zip(held, were_held, strict=True):
+                    if check not in known.expired:
+                        (self._released if was_held else self._expired)[check.rule] += 1
+                return
+            live = {} if known is None else {_key(check): check.rule for check in known.live}
             for check, was_held in zip(held, were_held, strict=True):
-                if was_held:
-                    self._released[check.rule] += 1
-                    if known is None:
-                        self._foreign[check.rule] += 1
-                elif known is not None:
-                    self._expired[check.rule] += 1
+                rule = live.pop(_key(check), None)
+                if rule is not None:
+                    (self._released if was_held else self._expired)[rule] += 1
+                elif was_held:
+                    rule = OTHER if snapshot.template(check.rule) is None else check.rule
+                    self._released[rule] += 1
+                    self._foreign[rule] += 1
+            self._expired.update(live.values())  # an edited id leaves them to expire
 
     def status(self) -> SlotStatus:
         """Return the current figures."""
@@ -140,24 +179,46 @@ class SlotBook:
             acquired = self._released + self._expired
             acquired.subtract(self._foreign)
             for slot in list(self._entries.values()):
-                for check in slot.held:
+                for check in slot.live:
                     acquired[check.rule] += 1
                     in_use[check.rule] += check.cost
                     longest[check.rule] = max(longest.get(check.rule, 0.0), now - slot.since)
             return SlotStatus(in_use, longest, dict(acquired), dict(self._released), dict(self._expired))
 
     def _forget(self, now: float) -> None:
-        """Drop expired slots."""
+        """Drop expired slots. Each limit that holds one has its own time to live."""
         for entry, slot in list(self._entries.items()):
             if slot.renewed + (slot.ttl or 0.0) <= now:
-                del self._entries[entry]
-                self._expired.update([check.rule for check in slot.held])
+                age_us = (now - slot.renewed) * MICROSECONDS
+                self._note_expired(slot, [check for check in slot.live if check.quota.window_us <= age_us])
+                if not slot.live:
+                    del self._entries[entry]
+
+    def _note_expired(self, slot: SlotState, checks: Sequence[Check]) -> None:
+        slot.expired += tuple(checks)
+        self._expired.update([check.rule for check in checks])
+
+
+def _key(check: Check) -> tuple[str, str]:
+    return check.key_template, check.subject
 
 
 class SlotState:
     """Everything that `Slot` and `AsyncSlot` share, which is all but the I/O."""
 
-    __slots__ = ("_held", "_slots", "decision", "entry", "is_held", "is_lost", "renewed", "renews", "since")
+    __slots__ = (
+        "_held",
+        "_slots",
+        "decision",
+        "entry",
+        "expired",
+        "is_held",
+        "is_lost",
+        "is_released",
+        "renewed",
+        "renews",
+        "since",
+    )
 
     def __init__(
         self, slots: Any, decision: Decision, renews: bool, entry: str = "", held: tuple[Check, ...] | None = None
@@ -168,6 +229,8 @@ class SlotState:
         self.entry = entry  # its random id in the store; empty: no concurrency rule applied
         self.is_held = entry != ""  # as far as this process knows
         self.is_lost = False  # whether it was found to have expired
+        self.is_released = entry == ""  # whether there is nothing to release: a lost slot may still hold other limits
+        self.expired: tuple[Check, ...] = ()  # those of `held` that were found to have expired
         self.renews = renews  # in the background, until it is released
         self.since = self.renewed = monotonic()  # when it was taken, and when it was last renewed
 
@@ -176,9 +239,21 @@ class SlotState:
         """The checks that hold it; empty if no concurrency rule applied."""
         if self._held is None:
             decision = self.decision
-            held = slot_checks(decision.plan, decision.subjects, decision.costs, self.entry) if self.entry else ()
-            self._held = held
+            plan = decision.plan
+            figures = decision.figures if plan.shadows else None
+            costs, entry = decision.costs, self.entry
+            self._held = slot_checks(plan, decision.subjects, costs, entry, figures=figures) if entry else ()
         return self._held
+
+    @property
+    def is_without_store(self) -> bool:
+        """Whether it was granted because the store could not decide."""
+        return self.decision.reading.reason in ("fail_open", "local_fallback")
+
+    @property
+    def live(self) -> list[Check]:
+        """The checks that still hold it, as far as this process knows."""
+        return [check for check in self.held if check not in self.expired]
 
     def _note_renewal(self, still_held: bool) -> bool:
         """Record the result of a renewal. Returns whether the slot is held."""
@@ -216,6 +291,7 @@ class SlotWait:
         self._clock = clock
         self._until_us = None if wait == float("inf") else clock.now_us() + round(wait * MICROSECONDS)
         self._poll = POLL_SECONDS
+        self.is_for_slot = False  # whether the last refusal was for lack of a slot only
 
     @property
     def left(self) -> float | None:
@@ -227,7 +303,7 @@ class SlotWait:
 
         A slot may be released at any moment; the wait that a rate limit announces is exact.
         """
-        rate_us, is_full = 0, False
+        rate_us, is_full, self.is_for_slot = 0, False, False
         for limit, outcome in decision.enforced:
             if outcome.wait_us == NEVER:
                 return None
@@ -235,6 +311,7 @@ class SlotWait:
                 rate_us = max(rate_us, outcome.wait_us)
             elif outcome.wait_us:
                 is_full = True
+        self.is_for_slot = is_full and not rate_us
         if not is_full and not rate_us:
             return None  # another reason for the refusal: the store is down, or the client is blocked
         seconds, left = rate_us / MICROSECONDS, self.left

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from threading import Event
 from types import TracebackType
 from typing import Any, Final, Self
 
-from headgate.core.check import Check, Extras
+from headgate.core.check import NOT_WAITING, Check, Extras
+from headgate.core.clock import SystemClock
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.core.plan import Plan
@@ -17,12 +20,13 @@ from headgate.limiter.engine import Engine
 from headgate.limiter.execution import decide
 from headgate.limiter.prepared_check import Planned, PreparedCheck
 from headgate.limiter.renewal import Renewal
-from headgate.limiter.slot_queue import Queues
+from headgate.limiter.slot_queue import Line, Lines, SlotWaiter
 from headgate.limiter.slot_records import (
     SlotBook,
     SlotState,
     SlotStatus,
     SlotWait,
+    is_held_by,
     keys_of,
     log_unreleased,
     no_slots,
@@ -34,7 +38,8 @@ _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of call
 
 LOCAL: Final = "local_fallback"  # the reason for a slot that is held in this process
 
-_Request = tuple[Plan, tuple[str, ...], tuple[int, ...], str]  # plan, subjects, costs, and the slot's random id
+# Plan, subjects, costs, the slot's random id, and when the request began to wait.
+_Request = tuple[Plan, tuple[str, ...], tuple[int, ...], str, int]
 
 
 class Slot(SlotState):
@@ -58,15 +63,16 @@ class Slot(SlotState):
     def release(self) -> bool:
         """Release the slot. Returns whether it was still held. A second call does nothing.
 
-        If the store cannot be reached, this logs a warning, and the slot expires after its ttl.
+        If the slot is lost, this releases what other rules still hold of it. If the store cannot be reached, this logs
+        a warning, and the slot expires after its ttl. It logs none for a slot that the store did not grant.
         """
-        if not self.is_held:
+        if self.is_released:
             return False
-        self.is_held = False
+        self.is_released, self.is_held = True, False
         try:
             return self._slots.release(self)
         except StoreError as error:
-            return log_unreleased(error)
+            return False if self.is_without_store else log_unreleased(error)
 
     def __enter__(self) -> Self:
         return self
@@ -80,6 +86,11 @@ class Slot(SlotState):
 Acquiring = Slot  # what `acquire` returns
 
 
+def wait_for_turn(waiter: SlotWaiter, seconds: float | None) -> None:
+    """Wait until a request should ask the store again, for at most `seconds`."""
+    waiter.turn.wait(seconds)
+
+
 class Slots:
     """The slots of one limiter."""
 
@@ -88,7 +99,7 @@ class Slots:
         self._behind = store
         self._store = store if isinstance(store, SlotStore) else None  # checked once: it is slow
         self._book = SlotBook()
-        self._queues = Queues()
+        self._lines = Lines()
         self._renewal = Renewal()
 
     @property
@@ -104,36 +115,89 @@ class Slots:
             decision = self.take(facts, planned, cost, renew)
             return getattr(decision, "slot", None) or self._slot_of(decision, renew)
         waits = SlotWait(self._engine.clock, wait)
-        queue = self._queues.of(keys_of(facts, planned[1]))
-        if not queue.enter(waits.left):
-            return self._slot_of(self._take(facts, planned, cost, renew), renew)
+        waiter = SlotWaiter(Event())
+        line = self._lines.of(keys_of(facts, planned[1]))
         try:
             while True:
-                decision = self._take(facts, planned, cost, renew)
-                seconds = None if decision.allowed else waits.seconds(decision)
-                if seconds is None:
+                decision = self.take(facts, planned, cost, renew, waiter)
+                if decision.allowed:
                     return self._slot_of(decision, renew)
-                self._engine.clock.sleep(seconds)
+                seconds = waits.seconds(decision)
+                waiter.note_refusal(decision, waits.is_for_slot)
+                if seconds is None:
+                    self._withdraw(waiter)
+                    return self._slot_of(decision, renew)
+                if not waits.is_for_slot:
+                    line.leave(waiter)
+                    self._engine.clock.sleep(seconds)
+                elif line.enter(waiter):
+                    self._renew_tickets(line)
+                    self._pause(waiter, seconds)
+                else:
+                    wait_for_turn(waiter, waits.left)
+        except BaseException:
+            self._withdraw(waiter)
+            raise
         finally:
-            queue.leave()
+            line.leave(waiter)
 
-    def _take(self, facts: dict[str, str], planned: Planned, cost: Cost, renew: bool) -> Decision:
-        return self.take(facts, planned, cost, renew)
+    def _pause(self, waiter: SlotWaiter, seconds: float) -> None:
+        """Sleep until the next attempt, or until this process releases a slot."""
+        clock = self._engine.clock
+        if isinstance(clock, SystemClock):
+            wait_for_turn(waiter, seconds)
+        else:  # a test's clock, which only its own sleep advances
+            clock.sleep(seconds)
 
-    def take(self, facts: dict[str, str], planned: Planned, cost: Cost, renew: bool) -> Decision:
-        """Decide a request. If it is allowed and rules require a slot, the decision's `slot` has it."""
+    def _renew_tickets(self, line: Line) -> None:
+        """Renew the tickets of a line, if they are due. A request that has lost its ticket asks the store itself."""
+        due = line.due(self._engine.clock.now_us())
+        if not due:
+            return
+        checks = [(waiter, check) for waiter in due for check in waiter.checks]
+        try:
+            renewed: Sequence[bool] = self.store.renew_slots([check for _, check in checks])
+        except StoreError:  # the next check reports it
+            return
+        for (waiter, _), is_live in zip(checks, renewed, strict=True):
+            if not is_live:
+                waiter.turn.set()
+
+    def _withdraw(self, waiter: SlotWaiter) -> None:
+        """Take a request that gives up out of the store's queues. If that fails, its tickets soon expire."""
+        if not waiter.arrived_us:
+            return
+        checks, waiter.arrived_us = waiter.checks, 0
+        if waiter.decision is not None and waiter.decision.reading.reason == LOCAL:
+            self._engine.fallback.local.release_slots(checks)
+        with suppress(StoreError):
+            self.store.release_slots(checks)
+
+    def take(
+        self, facts: dict[str, str], planned: Planned, cost: Cost, renew: bool, waiter: SlotWaiter | None = None
+    ) -> Decision:
+        """Decide a request. If it is allowed and rules require a slot, the decision's `slot` has it.
+
+        If it is refused and lacks only slots, a request of a `waiter` keeps its place in the store's queues.
+        """
         engine, (snapshot, whole) = self._engine, planned
         plan, costs = whole.price(cost)  # without rules whose unit the cost does not name
         if not plan.slots or not (costs is plan.ones or any(costs[at] for at in plan.slots)):
             return decide(engine, engine.prepare(facts, planned, cost), exact=True)
         if self._store is None:
             raise no_slots(self._behind)
-        entry, subjects = new_slot(), plan.subjects(facts)
-        extras = _new(Extras, (None, None, 0, entry))
-        program = engine.exact_programs.get(plan) or engine.program(plan, exact=True)
+        subjects = plan.subjects(facts)
+        if waiter is None:
+            entry, arrived_us = new_slot(), NOT_WAITING
+        else:
+            entry, arrived_us, waiter.request = waiter.entry, waiter.arrived_us, (plan, subjects, costs)
+        extras = _new(Extras, (None, None, 0, entry, arrived_us))
+        program = engine.exact_programs[plan]
         try:
             if snapshot.terms is not None:  # clients may be blocked
-                decision = decide(engine, engine.prepare(facts, planned, cost, slot=entry), exact=True)
+                decision = decide(
+                    engine, engine.prepare(facts, planned, cost, None, slot=entry, arrived_us=arrived_us), exact=True
+                )
             else:
                 decision = program(subjects, costs, False, extras)
                 if engine.outage.lasts and decision.__class__ is Decision:
@@ -141,18 +205,21 @@ class Slots:
         except StoreError as error:
             decision = engine.decide_without_store(PreparedCheck(plan, subjects, costs, False, extras), error)
         except BaseException:  # an interrupted caller holds no slot
-            held = slot_checks(plan, subjects, costs, entry)
+            held = slot_checks(plan, subjects, costs, entry, max(arrived_us, 0))
             self._undo(held)
             raise
-        request = (plan, subjects, costs, entry)
+        request = (plan, subjects, costs, entry, arrived_us)
         return self._hold(request, decision, renew)
 
     def _hold(self, request: _Request, decision: Decision, renew: bool) -> Decision:
         """Record what an allowed decision holds."""
         if decision.allowed:
             is_of_store = decision.reading.plan is request[0]  # else the store could not decide
-            held = None if is_of_store else slot_checks(*request)
-            decision.slot = slot = Slot(self, decision, renew, request[3], held)
+            held = None if is_of_store else slot_checks(*request[:4])
+            slot = Slot(self, decision, renew, request[3], held)
+            if request[0].shadows and not slot.held:  # they were full, and nothing else applied
+                return decision
+            decision.slot = slot
             self._book.add(slot)
             if renew:
                 self._renewal.add(slot)
@@ -174,7 +241,7 @@ class Slots:
 
     def release(self, slot: Slot | str) -> bool:
         """Release a slot, or the slot with this id. Returns whether it was held. Raises `StoreError`."""
-        if isinstance(slot, str):
+        if not isinstance(slot, Slot):
             held = decode_slot(slot)
         else:
             held = slot.held
@@ -184,12 +251,17 @@ class Slots:
             if slot.decision.reading.reason == LOCAL:
                 self._engine.fallback.local.release_slots(held)
         were_held = self.store.release_slots(held)
-        self._book.note_gone(held, were_held)
-        return all(were_held)
+        return self.note_released(held, were_held)
+
+    def note_released(self, held: tuple[Check, ...], were_held: Sequence[bool]) -> bool:
+        """Record that a slot was released, and wake the next request. Returns whether the slot was held."""
+        self._book.note_gone(held, were_held, self._engine.holder.current)
+        self._lines.wake(held)
+        return is_held_by(held, were_held)
 
     def renew(self, slot: Slot | str) -> bool:
         """Extend a slot, or the slot with this id, to its ttl from now. Returns whether it was held."""
-        held = decode_slot(slot) if isinstance(slot, str) else slot.held
+        held = slot.held if isinstance(slot, Slot) else decode_slot(slot)
         renewed: Sequence[bool]
         if isinstance(slot, Slot) and slot.decision.reading.reason == LOCAL:
             renewed = self._engine.fallback.local.renew_slots(held)

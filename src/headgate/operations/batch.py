@@ -13,7 +13,7 @@ from headgate.rules.users import Override, User
 
 Table = dict[str, Any]
 
-MOST_IN_BATCH: Final = 10_000  # users and overrides in one transaction
+MAX_IN_BATCH: Final = 10_000  # users and overrides in one transaction
 _BATCH: Final = ("users", "overrides")
 
 
@@ -49,20 +49,18 @@ def batch_of(table: Table) -> tuple[list[User], dict[str, list[Override]]]:
     if problems:
         raise InvalidRule(*problems)
     size = sum(map(len, lists.values()))
-    if size > MOST_IN_BATCH:
-        raise InvalidRule(
-            Problem("batch", "", f"must have at most {MOST_IN_BATCH:,} users and overrides, got {size:,}")
-        )
+    if size > MAX_IN_BATCH:
+        raise InvalidRule(Problem("batch", "", f"must have at most {MAX_IN_BATCH:,} users and overrides, got {size:,}"))
     entries = [_without_nulls(entry) for entry in lists["users"]]
-    for place, entry in enumerate(lists["overrides"], start=1):
+    for number, entry in enumerate(lists["overrides"], start=1):
         own = dict(entry) if isinstance(entry, dict) else {}
         user_id = own.pop("user", None)
         if not isinstance(user_id, str) or not user_id:
-            problems.append(Problem(f"override number {place}", "user", "must be the id of a user"))
+            problems.append(Problem(f"override number {number}", "user", "must be the id of a user"))
         else:
             entries.append({"id": user_id, "overrides": [own]})
     users = users_of(entries) if not problems else []
-    problems += _twice(users, len(lists["users"]))
+    problems += _find_repetitions(users, len(lists["users"]))
     if problems:
         raise InvalidRule(*problems)
     overrides: dict[str, list[Override]] = {}
@@ -75,7 +73,7 @@ def _without_nulls(entry: Any) -> Any:
     return {name: value for name, value in entry.items() if value is not None} if isinstance(entry, dict) else entry
 
 
-def _twice(users: Sequence[User], whole: int) -> Iterator[Problem]:
+def _find_repetitions(users: Sequence[User], whole: int) -> Iterator[Problem]:
     """Yield a problem for everything that a batch contains twice. The first `whole` users are complete ones."""
     seen: set[str] = set()
     for user in users[:whole]:

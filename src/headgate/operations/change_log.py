@@ -42,7 +42,7 @@ class ChangeLog:
         kind: Kind | None = None,
         subject: str | None = None,
         before: int | None = None,
-        most: int = 100,
+        max_items: int = 100,
     ) -> Sequence[Change]:
         """Return changes, the latest first. For the next page, pass the last one's `id` as `before`."""
         covered = [one for scope, kinds in KINDS.items() if scope in caller.scopes for one in kinds]
@@ -52,7 +52,7 @@ class ChangeLog:
         everything = kind is None and len(covered) == len(_SCOPES)
         # Without a condition, databases follow the ids. For a list of kinds, SQLite would sort the whole log.
         kinds = None if everything else covered if kind is None else [kind]
-        return self._storage.kept_log.log(kind=kinds, subject=subject, before=before, most=most)
+        return self._storage.kept_log.log(kind=kinds, subject=subject, before=before, max_items=max_items)
 
     def revert(self, caller: Caller, change_id: int, *, together: bool = False, dry_run: bool = False) -> AppliedChange:
         """Restore the values before a change; with `together`, before its whole transaction.

@@ -17,7 +17,7 @@ from headgate.core.quota import CONCURRENCY
 from headgate.db.events import Cursor, Event, EventFilter, Events
 from headgate.limiter.limiter import Limiter
 from headgate.replay.report import time_text
-from headgate.replay.run import NO_BOUND, LogClock, fresh
+from headgate.replay.run import NO_BOUND, LogClock, copy_for_replay
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
 
@@ -53,7 +53,7 @@ class _Trial:
     def __init__(self, snapshot: Snapshot) -> None:
         self._clock = LogClock()
         store = MemoryStore(max_keys=NO_BOUND, clock=self._clock)
-        self._limiter = Limiter(fresh(snapshot), store=store, clock=self._clock)
+        self._limiter = Limiter(copy_for_replay(snapshot), store=store, clock=self._clock)
         self._rules = {rule.id: rule for rule in snapshot.rules}
         self.left_out = 0
         self.newly_allowed: Counter[str] = Counter()  # by the rule that refused
@@ -92,7 +92,7 @@ def _read(events: Events, wanted: EventFilter) -> list[Event]:
     found: list[Event] = []
     after: Cursor | None = None
     while len(found) < MAX_EVENTS:
-        page = events.page(wanted, after=after, most=PAGE)
+        page = events.page(wanted, after=after, max_items=PAGE)
         found += page
         if len(page) < PAGE:
             break

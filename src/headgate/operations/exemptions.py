@@ -19,13 +19,15 @@ class Exemptions:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def page(self, caller: Caller, *, after: tuple[str, str] | None = None, most: int = 100) -> Sequence[Exemption]:
+    def page(
+        self, caller: Caller, *, after: tuple[str, str] | None = None, max_items: int = 100
+    ) -> Sequence[Exemption]:
         """Return exemptions by type and value. For the next page, pass the last one's as `after`."""
         caller.require("rules")
         changes = self._storage.changes
         found = self._storage.snapshot.exemptions if changes is None else changes.exemptions()
         ordered = sorted(set(found), key=_key)
-        return [one for one in ordered if after is None or _key(one) > after][:most]
+        return [one for one in ordered if after is None or _key(one) > after][:max_items]
 
     def create(self, caller: Caller, table: dict[str, Any]) -> tuple[Exemption, bool]:
         """Add an exemption, with `type` and `value` as in a rules file. Returns it, and whether it is new.

@@ -20,18 +20,18 @@ class History:
         self._usage = usage
 
     def events(
-        self, caller: Caller, wanted: EventFilter, *, after: Cursor | None = None, most: int = 100
+        self, caller: Caller, wanted: EventFilter, *, after: Cursor | None = None, max_items: int = 100
     ) -> Sequence[Event]:
         """Return events, the latest first. For the next page, pass the last one's time and id as `after`."""
         caller.require("events")
-        return self._events.page(wanted, after=after, most=most)
+        return self._events.page(wanted, after=after, max_items=max_items)
 
     def top_subjects(
-        self, caller: Caller, *, since_us: int, until_us: int, rule: str | None = None, most: int = 10
+        self, caller: Caller, *, since_us: int, until_us: int, rule: str | None = None, max_items: int = 10
     ) -> Sequence[Top]:
         """Return the subjects with the most events, of all rules or of one."""
         caller.require("events")
-        return self._events.top(rule=rule, since_us=since_us, until_us=until_us, most=most)
+        return self._events.top(rule=rule, since_us=since_us, until_us=until_us, max_items=max_items)
 
     def refusals(self, caller: Caller, fact: str, subject: str, period: Period) -> Sequence[Refusals]:
         """Return a subject's refusals in each step of a period, without empty steps."""
@@ -39,10 +39,10 @@ class History:
         span = {"since_us": period.since_us, "until_us": period.until_us}
         return self._events.refusals(fact, subject, **span, step=period.step)
 
-    def top_rules(self, caller: Caller, *, since_us: int, until_us: int, most: int = 10) -> Sequence[UsageStep]:
+    def top_rules(self, caller: Caller, *, since_us: int, until_us: int, max_items: int = 10) -> Sequence[UsageStep]:
         """Return the rules that refused most, with their counts in the period."""
         caller.require("events")
-        return self._usage.top(since_us=since_us, until_us=until_us, most=most)
+        return self._usage.top(since_us=since_us, until_us=until_us, max_items=max_items)
 
     def usage(self, caller: Caller, rules: Collection[str], period: Period) -> Sequence[UsageStep]:
         """Return rules' counts in each step of a period, without empty steps. The empty id is all checks, each once."""

@@ -15,7 +15,6 @@ from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.collection import collection_paused
 from headgate.rules.sources.document import parse_toml, rule_from, snapshot_of
-from headgate.rules.sources.export import text_of
 
 Table = dict[str, Any]
 Expect = Callable[[int | None], None]  # raises unless the caller expects this version; None: no rule exists
@@ -46,13 +45,13 @@ class Rules:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def page(self, caller: Caller, *, after: str | None = None, most: int = 100) -> Sequence[StoredRule]:
+    def page(self, caller: Caller, *, after: str | None = None, max_items: int = 100) -> Sequence[StoredRule]:
         """Return rules by id. For the next page, pass the last one's id as `after`."""
         caller.require("rules")
         if self._storage.changes is not None:
-            return [StoredRule(*entry) for entry in self._storage.changes.rules(after=after, most=most)]
+            return [StoredRule(*entry) for entry in self._storage.changes.rules(after=after, max_items=max_items)]
         rules = sorted(self._storage.snapshot.rules, key=lambda rule: rule.id)
-        return [StoredRule(rule, None) for rule in rules if after is None or rule.id > after][:most]
+        return [StoredRule(rule, None) for rule in rules if after is None or rule.id > after][:max_items]
 
     def get(self, caller: Caller, rule_id: str) -> StoredRule:
         """Return one rule. Raises `NotFound`."""
@@ -77,8 +76,7 @@ class Rules:
     def put(
         self, caller: Caller, rule_id: str, table: Table, *, expect: Expect = expect_anything
     ) -> tuple[RuleRecord, bool]:
-        """Create or replace a rule. Returns it, and whether it is new. Raises `InvalidRule`, and what `expect`
-        raises."""
+        """Create or replace a rule. Returns it, and whether it is new. Raises `InvalidRule`, and what `expect` does."""
         caller.require("rules", "admin")
         changes = self._storage.writable
         if table.setdefault("id", rule_id) != rule_id:
@@ -148,11 +146,6 @@ class Rules:
         """Return the current snapshot."""
         caller.require("rules")
         return self._storage.snapshot
-
-
-def ruleset_text(snapshot: Snapshot) -> str:
-    """Return a snapshot as a rules file."""
-    return text_of(snapshot)
 
 
 def _rule(table: Table) -> Rule:

@@ -12,7 +12,7 @@ from headgate.http.identity.address import Trust
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.operations.caller import Caller
 from headgate.operations.storage import Storage
-from headgate.operations.user_limits import UserLimits, subject_limits, unconditional
+from headgate.operations.user_limits import UserLimits, subject_limits, without_conditions
 from headgate.operations.users import Users
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import MAX_ID
@@ -20,7 +20,7 @@ from headgate.rules.users import MAX_ID
 Fact = Literal["user", "ip", "api_key", "tenant"]
 FACTS: Final[tuple[Fact, ...]] = get_args(Fact)
 HASHED: Final = "sha256-"  # the prefix of a hashed API key
-MOST_RULES: Final = 200  # shown of one subject
+MAX_RULES: Final = 200  # shown of one subject
 
 _ADDRESSES: Final = Trust((), 1, 64)
 
@@ -43,8 +43,8 @@ class Subjects:
         """Return every rule that counts by this fact and may apply, with its current figures. Charges nothing."""
         caller.require("users")
         if fact == "user":
-            return await self._users.limits(caller, subject, most=MOST_RULES)
-        return await subject_limits(self._storage.snapshot, self._limiter, fact, subject, most=MOST_RULES)
+            return await self._users.limits(caller, subject, max_items=MAX_RULES)
+        return await subject_limits(self._storage.snapshot, self._limiter, fact, subject, max_items=MAX_RULES)
 
     async def penalty(self, caller: Caller, fact: Fact, subject: str) -> PenaltyStatus | None:
         """Return the subject's current block; None if there is none."""
@@ -63,7 +63,9 @@ class Subjects:
         log: Changes | None = self._storage.log
         if log is not None:  # first: a reset that cannot be logged must not happen
             await asyncio.to_thread(log.log_reset, caller.name, f"{fact} {subject}", reason=caller.reason)
-        free = Snapshot([unconditional(rule) for rule in rules], penalties=snapshot.penalties, facts=snapshot.facts)
+        free = Snapshot(
+            [without_conditions(rule) for rule in rules], penalties=snapshot.penalties, facts=snapshot.facts
+        )
         await self._limiter.sibling(free).reset(**{fact: subject})
         return len(rules)
 
@@ -73,7 +75,7 @@ def api_key_fact(text: str) -> str:
     return text if text.startswith(HASHED) else hashed_api_key(text)
 
 
-def normal_subject(fact: Fact, text: str) -> str:
+def normalize_subject(fact: Fact, text: str) -> str:
     """Return a subject as rules see it: API keys hashed, addresses normalized. Raises `InvalidRule`."""
     text = text.strip()
     if not 1 <= len(text) <= MAX_ID:

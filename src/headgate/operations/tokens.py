@@ -32,10 +32,10 @@ class Tokens:
         self._stored = stored
         self._forget = forget
 
-    def page(self, caller: Caller, *, after: str | None = None, most: int = 100) -> Sequence[Token]:
+    def page(self, caller: Caller, *, after: str | None = None, max_items: int = 100) -> Sequence[Token]:
         """Return all tokens, valid or not, the oldest first. For the next page, pass the last one's id as `after`."""
         caller.require("tokens")
-        return self._kept.all(after=after, most=most)
+        return self._kept.all(after=after, max_items=max_items)
 
     async def create(self, caller: Caller, table: Table) -> tuple[Token, str]:
         """Create a token. Returns it and the secret, which is never shown again.

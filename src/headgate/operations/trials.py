@@ -33,8 +33,7 @@ class Trials:
         self._addresses = ClientAddresses()
 
     async def explain(self, caller: Caller, table: Table) -> Explanation:
-        """Explain a request, given its facts and `cost`, by the current rules. Charges nothing. Raises
-        `InvalidCheck`."""
+        """Explain a request, by its facts and `cost` and the current rules. Charges nothing. Raises `InvalidCheck`."""
         caller.require("users")
         facts, cost = self._request(table)
         return await self._limiter.explain(cost=cost, **facts)
@@ -91,7 +90,7 @@ class Trials:
             message = f"expected ruleset, or rules and delete, got {', '.join(sorted(unknown)) or 'nothing'}"
             raise InvalidRule(Problem("the request", "", message))
         if "ruleset" in table:
-            return _whole(table, current)
+            return _read_ruleset(table, current)
         deleted = table.get("delete") or []
         listed = table.get("rules") or []
         if not isinstance(deleted, list) or not isinstance(listed, list):
@@ -112,7 +111,7 @@ class Trials:
         return replace(current, rules=tuple(rules.values()), users=users)
 
 
-def _whole(table: Table, current: Snapshot) -> Snapshot:
+def _read_ruleset(table: Table, current: Snapshot) -> Snapshot:
     """Return the rules of a whole file, as TOML or as its data. A database's users stay."""
     if len(table) > 1:
         raise InvalidRule(Problem("the request", "ruleset", "cannot be combined with rules or delete"))

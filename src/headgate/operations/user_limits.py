@@ -34,13 +34,6 @@ class UserLimits(NamedTuple):
     at_us: int  # the store's time of the figures
 
 
-async def user_limits(
-    snapshot: Snapshot, limiter: AsyncLimiter, user_id: str, user: User | None, *, after: str | None, most: int
-) -> UserLimits:
-    """Return the limits of a user, by rule id. Charges nothing."""
-    return await subject_limits(snapshot, limiter, "user", user_id, user, after=after, most=most)
-
-
 async def subject_limits(
     snapshot: Snapshot,
     limiter: AsyncLimiter,
@@ -49,20 +42,23 @@ async def subject_limits(
     user: User | None = None,
     *,
     after: str | None = None,
-    most: int = 100,
+    max_items: int = 100,
 ) -> UserLimits:
-    """Return the limits of the client that a fact names. Only users have tiers; others match rules of any tier."""
+    """Return the limits of the client that a fact names, by rule id. Charges nothing.
+
+    Only users have tiers; others match rules of any tier.
+    """
     tier = None
     if fact == "user":
         tier = snapshot.default_tier if user is None or user.tier is None else user.tier
     now_us = limiter.clock.now_us()
     rules = sorted((rule for rule in snapshot.rules if _may_apply(rule, fact, tier)), key=lambda rule: rule.id)
-    rules = [rule for rule in rules if after is None or rule.id > after][:most]
+    rules = [rule for rule in rules if after is None or rule.id > after][:max_items]
     quotas = _quotas(user, {rule.id: rule for rule in rules}, now_us)
     decision = await _peek(limiter, [rule for rule in rules if rule.facts == (fact,)], user, fact, subject)
     statuses = {} if decision is None else {status.rule: status for status in decision.limits}
     limits = [
-        UserLimit(rule, quotas.get(rule.id) or _anchored(rule.quota, user), rule.id in quotas, statuses.get(rule.id))
+        UserLimit(rule, quotas.get(rule.id) or _with_anchor(rule.quota, user), rule.id in quotas, statuses.get(rule.id))
         for rule in rules
     ]
     exempt = snapshot.is_exempt({fact: subject})
@@ -79,11 +75,11 @@ def _quotas(user: User | None, rules: dict[str, Rule], now_us: int) -> dict[str,
     for override in () if user is None else user.overrides:
         rule = rules.get(override.rule)
         if rule is not None and not override.has_expired(now_us) and misfit(override, rule) is None:
-            quotas[rule.id] = override.applied_to(_anchored(rule.quota, user))
+            quotas[rule.id] = override.applied_to(_with_anchor(rule.quota, user))
     return quotas
 
 
-def _anchored(quota: Quota, user: User | None) -> Quota:
+def _with_anchor(quota: Quota, user: User | None) -> Quota:
     """Return the quota with the user's anchor, if it goes by the calendar and accepts that anchor."""
     if quota.calendar is None or user is None or user.anchor is None:
         return quota
@@ -104,12 +100,12 @@ async def _peek(
     own = [one for one in own if misfit(one, by_id[one.rule]) is None]
     anchor = None if user is None else user.anchor
     users = [User(id=subject, overrides=own, anchor=anchor)] if fact == "user" else []
-    snapshot = Snapshot([unconditional(rule) for rule in rules], users=users, facts=limiter.snapshot.facts)
+    snapshot = Snapshot([without_conditions(rule) for rule in rules], users=users, facts=limiter.snapshot.facts)
     decision = await limiter.sibling(snapshot).peek(cost=1, **{fact: subject})
     return None if decision.reason in _BLIND else decision
 
 
-def unconditional(rule: Rule) -> Rule:
+def without_conditions(rule: Rule) -> Rule:
     """Return a copy of a rule that applies to every request, and shares its counts."""
     kept: Any = {
         name: getattr(rule, name)

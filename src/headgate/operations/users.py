@@ -13,7 +13,7 @@ from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.operations.batch import Table, batch_of, users_of
 from headgate.operations.caller import Caller
 from headgate.operations.storage import Storage
-from headgate.operations.user_limits import UserLimits, user_limits
+from headgate.operations.user_limits import UserLimits, subject_limits
 from headgate.rules.users import MAX_ID, User
 
 
@@ -35,15 +35,15 @@ class Users:
         self._limiter = limiter
 
     def page(
-        self, caller: Caller, *, tier: str | None = None, after: str | None = None, most: int = 100
+        self, caller: Caller, *, tier: str | None = None, after: str | None = None, max_items: int = 100
     ) -> Sequence[User]:
         """Return users with a tier or overrides, by id. For the next page, pass the last one's id as `after`."""
         caller.require("users")
         if self._storage.changes is not None:
-            return self._storage.changes.users(tier=tier, after=after, most=most)
+            return self._storage.changes.users(tier=tier, after=after, max_items=max_items)
         users = sorted(self._storage.snapshot.users, key=lambda user: user.id)
         found = (user for user in users if tier is None or user.tier == tier)
-        return [user for user in found if after is None or user.id > after][:most]
+        return [user for user in found if after is None or user.id > after][:max_items]
 
     def overrides(
         self,
@@ -53,7 +53,7 @@ class Users:
         rule: str | None = None,
         expired: bool | None = None,
         after: tuple[str, str] | None = None,
-        most: int = 100,
+        max_items: int = 100,
     ) -> Sequence[UserOverride]:
         """Return overrides by user and rule: all, or those of one user, of one rule, or only expired or current ones.
 
@@ -61,7 +61,9 @@ class Users:
         """
         caller.require("users")
         if self._storage.changes is not None:
-            return self._storage.changes.overrides(user=user, rule=rule, expired=expired, after=after, most=most)
+            return self._storage.changes.overrides(
+                user=user, rule=rule, expired=expired, after=after, max_items=max_items
+            )
         now_us = self.now_us()
         every = (UserOverride(one.id, override) for one in self._storage.snapshot.users for override in one.overrides)
         found = [
@@ -72,13 +74,15 @@ class Users:
             and (expired is None or one.override.has_expired(now_us) == expired)
             and (after is None or (one.user, one.override.rule) > after)
         ]
-        return sorted(found, key=lambda one: (one.user, one.override.rule))[:most]
+        return sorted(found, key=lambda one: (one.user, one.override.rule))[:max_items]
 
     def now_us(self) -> int:
         """Return the time by which overrides expire."""
         return self._limiter.clock.now_us()
 
-    async def limits(self, caller: Caller, user_id: str, *, after: str | None = None, most: int = 100) -> UserLimits:
+    async def limits(
+        self, caller: Caller, user_id: str, *, after: str | None = None, max_items: int = 100
+    ) -> UserLimits:
         """Return a user's tier and overrides, and every rule that counts by user and may apply, by id.
 
         For the next page, pass the last rule's id as `after`. Charges nothing. Raises `InvalidRule` for an invalid id.
@@ -87,7 +91,8 @@ class Users:
         if not 1 <= len(user_id) <= MAX_ID:
             raise InvalidRule(Problem("user", "id", f"must have from 1 to {MAX_ID} characters, got {len(user_id)}"))
         user = await asyncio.to_thread(self._find, user_id)
-        return await user_limits(self._storage.snapshot, self._limiter, user_id, user, after=after, most=most)
+        snapshot = self._storage.snapshot
+        return await subject_limits(snapshot, self._limiter, "user", user_id, user, after=after, max_items=max_items)
 
     def set_tier(self, caller: Caller, user_id: str, table: Table) -> User:
         """Set a user's `tier`, `anchor` or both; None removes one. Raises `InvalidRule`."""

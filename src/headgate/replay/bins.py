@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 MAX_BINS: Final = 168
@@ -11,22 +12,23 @@ WIDTHS: Final = tuple(
 )
 
 
+COUNTS: Final = ("requests", "refused", "delayed", "shadow", "newly_refused", "newly_allowed")  # of one bin
+
+
+@dataclass(slots=True)
 class Bin:
     """The counts of one step."""
 
-    __slots__ = ("delayed", "newly_allowed", "newly_refused", "refused", "requests", "rules", "shadow")
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.refused = 0
-        self.delayed = 0
-        self.shadow = 0
-        self.newly_refused = 0
-        self.newly_allowed = 0
-        self.rules: dict[str, int] = {}  # by rule: how many it refused, or would have refused as a shadow
+    requests: int = 0
+    refused: int = 0
+    delayed: int = 0
+    shadow: int = 0
+    newly_refused: int = 0
+    newly_allowed: int = 0
+    rules: dict[str, int] = field(default_factory=dict)  # by rule: how many it refused, or would have as a shadow
 
     def join(self, other: Bin) -> None:
-        for name in ("requests", "refused", "delayed", "shadow", "newly_refused", "newly_allowed"):
+        for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for rule, count in other.rules.items():
             self.rules[rule] = self.rules.get(rule, 0) + count

@@ -125,13 +125,7 @@ def _top(report: Report) -> Iterable[str]:
     share = _part(report.subjects, report.all_subjects)
     yield f'<p class="quiet">{report.subjects:,} of {report.all_subjects:,} subjects: {share}.</p>'
     rows = [
-        (
-            one.rule,
-            f"{one.dimension} {one.subject}".strip(),
-            f"{one.requests:,}",
-            f"{one.refused:,}",
-            _part(one.refused, one.requests),
-        )
+        (one.rule, one.who, f"{one.requests:,}", f"{one.refused:,}", _part(one.refused, one.requests))
         for one in report.top
     ]
     yield _table(("rule", "subject", "#requests", "#refused", "#share"), rows)
@@ -152,14 +146,11 @@ def _comparison(report: Report, other: str) -> Iterable[str]:
         yield f'<h3>{name}: <span class="{style}">{count:,}</span> requests of {whose}</h3>'
         if count:
             yield change_timeline(report, refused=refused)
-            yield _changed(changed)
+            yield _changed_table(changed)
 
 
-def _changed(changed: Sequence[ChangedReport]) -> str:
-    rows = [
-        (one.rule, f"{one.dimension} {one.subject}".strip(), f"{one.requests:,}", _time(one.first), _time(one.last))
-        for one in changed
-    ]
+def _changed_table(changed: Sequence[ChangedReport]) -> str:
+    rows = [(one.rule, one.who, f"{one.requests:,}", _time(one.first), _time(one.last)) for one in changed]
     return _table(("rule", "subject", "#requests", "first", "last"), rows)
 
 

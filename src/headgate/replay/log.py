@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from heapq import merge
@@ -22,6 +22,8 @@ from headgate.replay.record import LogRecord
 SHOWN: Final = 5  # unreadable lines, and late ones, whose text is kept
 MAX_SHOWN: Final = 200  # characters of such a line
 DEFAULT_SORT_WINDOW_US: Final = 3_600_000_000
+
+OnProgress = Callable[[int, float | None], None]  # called with the number of requests so far, and the log's share
 
 
 @dataclass(slots=True)

@@ -34,13 +34,13 @@ _ENTRY: Final = (
 _LIMIT: Final = f"""\
         entry = get#(subject#)
         if entry is None:
-            tally#.enter(subject#, at_us, decision.outcomes[#][1], cost#)
+            tally#.add_subject(subject#, at_us, decision.figures[#][1], cost#)
         else:
             entry[{REQUESTS}] += 1
             used = entry[{BOUND}] + cost#
             if used > entry[{PEAK}]:
                 used = capacity# - (
-                    figures#(verdict[4 + 2 * #], verdict[0], quota#)[0] if is_lazy else decision.outcomes[#][1]
+                    figures#(verdict[4 + 2 * #], verdict[0], quota#)[0] if is_lazy else decision.figures[#][1]
                 )
                 if used > entry[{PEAK}]:
                     entry[{PEAK}] = used

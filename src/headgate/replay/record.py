@@ -6,10 +6,9 @@ from typing import Final, NamedTuple
 
 from headgate.core.cost import Cost
 from headgate.core.quota import MAX_INT
-from headgate.http.identity import hashed_api_key
 from headgate.http.identity.address import Trust
 
-MAX_REMEMBERED: Final = 100_000  # normalized addresses and hashed keys
+MAX_REMEMBERED: Final = 100_000  # normalized addresses, and hashed keys
 IPV6_PREFIX: Final = 64  # bits of an IPv6 address that identify a client, as in the middleware
 
 
@@ -42,21 +41,6 @@ class ClientAddresses:
                 self._known.clear()
             self._known[address] = facts
         return facts
-
-
-class ApiKeyHasher:
-    """Hashes API keys as the middleware does, so that reports never show one."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, str] = {}
-
-    def hash_of(self, key: str) -> str:
-        hashed = self._known.get(key)
-        if hashed is None:
-            if len(self._known) >= MAX_REMEMBERED:
-                self._known.clear()
-            hashed = self._known[key] = hashed_api_key(key)
-        return hashed
 
 
 def cost_of(value: object) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from time import perf_counter
 from typing import Final
@@ -11,7 +11,7 @@ from headgate.core.cost import REQUESTS
 from headgate.core.quota import CONCURRENCY
 from headgate.replay.comparison import Comparison
 from headgate.replay.fields import UNIT_COST
-from headgate.replay.log import Log
+from headgate.replay.log import Log, OnProgress
 from headgate.replay.ordering import TooSmall
 from headgate.replay.record import LogRecord
 from headgate.replay.report import Report, report_of
@@ -22,10 +22,6 @@ from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.collection import collection_paused
 
 CHUNK: Final = 5_000  # requests between two reports of progress
-
-Progress = Callable[
-    [int, float | None], None
-]  # called with the number of replayed requests, and their share of the log
 
 
 def wanted_facts(*snapshots: Snapshot) -> frozenset[str]:
@@ -75,7 +71,7 @@ def _needed_facts(rule: Rule) -> Mapping[str, str]:
 
 
 def replay(
-    log: Log, snapshot: Snapshot, *, against: Snapshot | None = None, progress: Progress | None = None
+    log: Log, snapshot: Snapshot, *, against: Snapshot | None = None, progress: OnProgress | None = None
 ) -> Report:
     """Decide all requests of a log by `snapshot`, and by `against` if given.
 
@@ -107,16 +103,6 @@ def replay(
         {"name": file.name, "format": found.name} for file, found in zip(log.files, log.formats, strict=True)
     ]
     report.missing = missing_facts(snapshot, log.facts)
-    report.against = None if comparison is None else comparison.report()
-    return report
-
-
-def replay_records(records: Iterable[LogRecord], snapshot: Snapshot, *, against: Snapshot | None = None) -> Report:
-    """Decide requests that are already in order of time."""
-    run = Run(snapshot)
-    comparison = None if against is None else Comparison(run, Run(against))
-    _run_all(iter(records), run, comparison, lambda _: None)
-    report = report_of(run)
     report.against = None if comparison is None else comparison.report()
     return report
 

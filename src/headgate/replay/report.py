@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from headgate.core.key import split_facts
 from headgate.core.quota import MICROSECONDS
-from headgate.replay.bins import Bins
+from headgate.replay.bins import COUNTS, Bins
 from headgate.replay.run import Run
 from headgate.replay.tally import STEPS, RuleTally
 from headgate.rules.rule import Rule
@@ -20,13 +20,22 @@ _PERCENTILES: Final = (("p50", 0.50), ("p95", 0.95), ("p99", 0.99))
 
 
 @dataclass(frozen=True, slots=True)
-class SubjectReport:
-    """One subject of a rule."""
-
+class _SubjectOfRule:
     rule: str
     dimension: str
     subject: str
     requests: int
+
+    @property
+    def who(self) -> str:
+        """The subject with its dimension."""
+        return f"{self.dimension} {self.subject}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectReport(_SubjectOfRule):
+    """One subject of a rule."""
+
     refused: int  # for a log_only rule: would have been refused
     used: float  # the largest share of the limit that the subject used
 
@@ -66,13 +75,9 @@ class StepReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedReport:
+class ChangedReport(_SubjectOfRule):
     """A subject whose requests are decided differently."""
 
-    rule: str
-    dimension: str
-    subject: str
-    requests: int
     first: str
     last: str
 
@@ -202,16 +207,7 @@ def report_of(run: Run) -> Report:
 
 def _timeline(bins: Bins) -> list[StepReport]:
     return [
-        StepReport(
-            time_text(at_us),
-            step.requests,
-            step.refused,
-            step.delayed,
-            step.shadow,
-            step.newly_refused,
-            step.newly_allowed,
-            dict(step.rules),
-        )
+        StepReport(time_text(at_us), **{name: getattr(step, name) for name in COUNTS}, rules=dict(step.rules))
         for at_us, step in bins.items()
     ]
 
@@ -237,7 +233,7 @@ def _rule_report(rule: Rule, tally: RuleTally, people: _People) -> tuple[RuleRep
             subjects += 1
             people.hit.add(subject)
             hit.append(SubjectReport(rule.id, rule.dimension, readable(rule, subject), count, refused, round(share, 4)))
-    folded = tally.folded()
+    folded = tally.total_folded()
     people.folded = max(people.folded, sum(folded.steps))
     people.folded_hit = max(people.folded_hit, folded.hit)
     for step, count in enumerate(folded.steps):

@@ -43,7 +43,7 @@ class LogClock:
         raise NotImplementedError("a replay waits for nothing")
 
 
-def fresh(snapshot: Snapshot) -> Snapshot:
+def copy_for_replay(snapshot: Snapshot) -> Snapshot:
     """Return a copy with a new planner: planners drop expired overrides, but a log goes back in time.
 
     Rules that limit concurrency are left out: a log does not show when requests end. Requests without a rule are not
@@ -86,7 +86,7 @@ class Run:
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot = fresh(snapshot)
+        self.snapshot = snapshot = copy_for_replay(snapshot)
         self.clock = LogClock()
         self.limiter = Limiter(snapshot, store=MemoryStore(max_keys=NO_BOUND, clock=self.clock), clock=self.clock)
         self.rules = {rule.id: RuleTally(rule.id) for rule in snapshot.rules}
@@ -117,14 +117,14 @@ class Run:
         decision = self._decide(facts, cost=cost)
         self.requests += 1
         if at_us >= self._bin_end_us:
-            self._turn(at_us)
+            self._begin_bin(at_us)
         self._bin.requests += 1
         plan = decision.reading.plan
         known = self._by_plan.get(plan)
         if known is None:
             if plan.__class__ is not RulePlan:  # the client was already blocked: its limits were not checked
                 return self._penalise(decision, facts)
-            known = self._enter(plan)
+            known = self._begin_plan(plan)
         tallies, observe = known
         if not tallies:
             if plan.reason == "exempt":
@@ -153,7 +153,7 @@ class Run:
             if plan.__class__ is not RulePlan:
                 verdict: Verdict | None = self._penalise(decision, facts)
             else:
-                tallies, _ = self._by_plan.get(plan) or self._enter(plan)
+                tallies, _ = self._by_plan.get(plan) or self._begin_plan(plan)
                 verdict = self._hold(decision, facts, cost, patience, settled, tallies, again=True)
             if verdict is not None and settled is not None:
                 settled(verdict)
@@ -163,7 +163,7 @@ class Run:
         while self._held:
             self.settle_until(self._held[0][0])
 
-    def _enter(self, plan: Plan) -> Counting:
+    def _begin_plan(self, plan: Plan) -> Counting:
         """Return the tallies of a plan's limits, and the observer that counts decisions in them."""
         tallies = []
         for limit in plan.limits:
@@ -176,7 +176,7 @@ class Run:
         self._by_plan[plan] = counting = (tuple(tallies), observer_of(tallies))
         return counting
 
-    def _turn(self, at_us: int) -> None:
+    def _begin_bin(self, at_us: int) -> None:
         if self._bin_end_us < 0:
             self.first_us = at_us
         self._bin = self.bins.at(at_us)

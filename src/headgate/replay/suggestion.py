@@ -15,37 +15,23 @@ from typing import Any, Final, Literal
 
 from headgate.core.plan import Plan
 from headgate.core.quota import BUCKETS, CONCURRENCY, Quota
-from headgate.replay.log import Log
+from headgate.replay.log import Log, OnProgress
 from headgate.replay.ordering import TooSmall
 from headgate.replay.record import LogRecord
 from headgate.replay.report import PointReport, SuggestionReport
-from headgate.replay.run import NO_BOUND, LogClock, fresh
+from headgate.replay.run import NO_BOUND, LogClock, copy_for_replay
 from headgate.rules.plan import RulePlan, plan_of, quota_in_force
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
 
 TRIED: Final = 12  # limits in one pass
-CURVE: Final = (
-    0.1,
-    0.2,
-    0.35,
-    0.5,
-    0.7,
-    0.85,
-    1.0,
-    1.2,
-    1.5,
-    2.0,
-    3.0,
-    5.0,
-)  # times the current limit: the first pass
+CURVE: Final = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)  # times the limit: the first pass
 CHUNK: Final = 5_000
 MAX_COST: Final = 1_000  # average of a request: larger limits are not tried
 _SHARE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%(?:\s+of\s+(requests|subjects))?\s*")
 
 Of = Literal["requests", "subjects"]
-Progress = Callable[[int, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +89,7 @@ class Trial:
 class LimitSearch:
     """The passes over a log that search for a limit."""
 
-    def __init__(self, log: Log, snapshot: Snapshot, target: SuggestionTarget, progress: Progress | None) -> None:
+    def __init__(self, log: Log, snapshot: Snapshot, target: SuggestionTarget, progress: OnProgress | None) -> None:
         self._log, self._snapshot, self._target, self._progress = log, snapshot, target, progress
         self._tried: dict[Quota, PointReport] = {}
         self.requests = 0
@@ -130,21 +116,19 @@ class LimitSearch:
     def _pass(self, quotas: Sequence[Quota]) -> None:
         clock = LogClock()
         trials = [Trial(quota, clock) for quota in quotas]
-        planner, rule_id = fresh(self._snapshot).planner, self._target.rule.id
-        places: dict[RulePlan, tuple[int, Any] | None] = {}
+        planner, rule_id = copy_for_replay(self._snapshot).planner, self._target.rule.id
+        indexes: dict[RulePlan, int | None] = {}  # of the target's rule in each plan; None: it does not apply
         subjects: set[str] = set()
         requests = 0
         for at_us, facts, cost in self._records():
             clock.at_us = at_us
             plan, costs = planner.plan(facts, clock).price(cost)
-            if plan not in places:
-                found = [index for index, one in enumerate(plan.applied) if one.rule.id == rule_id]
-                places[plan] = (found[0], plan.applied[found[0]].subject()) if found else None
-            where = places[plan]
-            if where is None:
+            if plan not in indexes:
+                indexes[plan] = next((at for at, one in enumerate(plan.applied) if one.rule.id == rule_id), None)
+            index = indexes[plan]
+            if index is None:
                 continue
-            index, subject_of = where
-            subject = subject_of(facts)
+            subject = plan.subjects(facts)[index]
             requests += 1
             subjects.add(subject)
             for trial in trials:
@@ -161,7 +145,7 @@ class LimitSearch:
 
 
 def suggest(
-    log: Log, snapshot: Snapshot, target: SuggestionTarget, *, progress: Progress | None = None
+    log: Log, snapshot: Snapshot, target: SuggestionTarget, *, progress: OnProgress | None = None
 ) -> SuggestionReport:
     """Return the smallest limit, and burst if the rule sets one, that refuse at most the target's share.
 

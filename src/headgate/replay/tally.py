@@ -58,7 +58,7 @@ class LimitTally:
         self.folded_requests = 0
         self.folded_hit = 0  # folded subjects that were refused
 
-    def enter(self, subject: str, at_us: int, remaining: int, cost: int) -> Entry:
+    def add_subject(self, subject: str, at_us: int, remaining: int, cost: int) -> Entry:
         """Create the entry of a subject at its first request."""
         if len(self.entries) >= MAX_SUBJECTS:
             self._fold()
@@ -143,7 +143,7 @@ class RuleTally:
         for subject, (share, requests, refused) in together.items():
             yield subject, share, int(requests), int(refused)
 
-    def folded(self) -> Folded:
+    def total_folded(self) -> Folded:
         """Return the totals of subjects that are no longer tracked separately."""
         steps = [0] * (STEPS + 1)
         for limit in self.limits:

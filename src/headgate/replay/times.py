@@ -5,8 +5,8 @@ Most lines of a second share its text, so results are cached.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 MICROSECONDS: Final = 1_000_000
@@ -20,22 +20,7 @@ _MONTHS: Final = {
 }
 
 
-def memoize(parse: Callable[[str], int]) -> Callable[[str], int]:
-    """Return `parse` with a bounded cache."""
-    known: dict[str, int] = {}
-
-    def parse_once(text: str) -> int:
-        us = known.get(text)
-        if us is None:
-            if len(known) >= MAX_REMEMBERED:
-                known.clear()
-            us = known[text] = parse(text)
-        return us
-
-    return parse_once
-
-
-@memoize
+@lru_cache(MAX_REMEMBERED)
 def clf_us(text: str) -> int:
     """Read `17/May/2015:10:05:03 +0000`. Raises `ValueError`."""
     if len(text) != 26 or text[2] != "/" or text[6] != "/" or text[11] != ":":
@@ -92,7 +77,7 @@ def _iso_us(text: str) -> int:
     return _second_us(start + text[end:]) + int(fraction.ljust(6, "0"))
 
 
-@memoize
+@lru_cache(MAX_REMEMBERED)
 def _second_us(text: str) -> int:
     when = datetime.fromisoformat(text)
     return int((when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()) * MICROSECONDS

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from headgate.core.quota import ALIASES, CONCURRENCY, DEFAULT_ALGORITHM, KNOWN, Quota
 from headgate.rules import fields
-from headgate.rules.fields import Description, Kind
+from headgate.rules.fields import Kind
 from headgate.rules.rule import Rule
 
 Table = dict[str, Any]
@@ -39,8 +39,7 @@ class RuleField(NamedTuple):
         return _LINK.sub(r"\1", self.meaning)
 
 
-def _field(name: str, description: Description, default: Any = dataclasses.MISSING) -> RuleField:
-    kind, meaning, shown = description
+def _field(name: str, kind: Kind, meaning: str, shown: str = "", *, default: Any = dataclasses.MISSING) -> RuleField:
     required = default is dataclasses.MISSING
     return RuleField(name, kind, meaning, None if required else default, shown or _shown(default), required)
 
@@ -57,70 +56,60 @@ def _shown(default: Any) -> str:
 
 
 QUOTA_FIELDS: Final = (
-    _field("limit", Description(fields.whole(1), "how much is allowed per window")),
+    _field("limit", fields.whole(1), "how much is allowed per window"),
     _field(
         "window",
-        Description(
-            fields.optional(fields.window),
-            'length of the window: seconds, or a string (`"15m"`), 1 ms to 366 days; `concurrency` has a `ttl` instead',
-            "required",
-        ),
-        None,
+        fields.optional(fields.window),
+        'length of the window: seconds, or a string (`"15m"`), 1 ms to 366 days; `concurrency` has a `ttl` instead',
+        "required",
+        default=None,
     ),
     _field(
         "algorithm",
-        Description(
-            fields.choice(*KNOWN, **ALIASES),
-            "[one of seven](quotas.md); `token_bucket` when there is a `burst` and no algorithm",
-        ),
-        DEFAULT_ALGORITHM,
+        fields.choice(*KNOWN, **ALIASES),
+        "[one of seven](quotas.md); `token_bucket` when there is a `burst` and no algorithm",
+        default=DEFAULT_ALGORITHM,
     ),
     _field(
         "burst",
-        Description(
-            fields.optional(fields.whole(1)),
-            "capacity of the bucket algorithms; the others do not use it",
-            "the limit",
-        ),
-        None,
+        fields.optional(fields.whole(1)),
+        "capacity of the bucket algorithms; the others do not use it",
+        "the limit",
+        default=None,
     ),
     _field(
         "ttl",
-        Description(
-            fields.optional(fields.window),
-            "for `concurrency`: when a slot expires that is neither released nor renewed; a duration like `window`",
-            "60 s",
-        ),
-        None,
+        fields.optional(fields.window),
+        "for `concurrency`: when a slot expires that is neither released nor renewed; a duration like `window`",
+        "60 s",
+        default=None,
     ),
     _field(
         "calendar",
-        Description(
-            fields.flag,
-            "whether the window is a `day`, `week`, `month` or `year` of the "
-            "[calendar](quotas.md#calendars); only for `fixed_window`",
-        ),
-        False,
+        fields.flag,
+        "whether the window is a `day`, `week`, `month` or `year` of the [calendar](quotas.md#calendars); only for "
+        "`fixed_window`",
+        default=False,
     ),
     _field(
         "tz",
-        Description(fields.optional(fields.name), "for a calendar: the time zone, such as `Europe/Berlin`", '`"UTC"`'),
-        None,
+        fields.optional(fields.name),
+        "for a calendar: the time zone, such as `Europe/Berlin`",
+        '`"UTC"`',
+        default=None,
     ),
     _field(
         "anchor",
-        Description(
-            Kind("anchor", lambda value: value),
-            "for a calendar: where its windows begin. The day of the month (31 means the last day of a shorter month), "
-            "the weekday, or the hour of the day",
-            "its beginning",
-        ),
-        None,
+        Kind("anchor", lambda value: value),
+        "for a calendar: where its windows begin. The day of the month (31 means the last day of a shorter month), "
+        "the weekday, or the hour of the day",
+        "its beginning",
+        default=None,
     ),
 )
 _CALENDAR_FIELDS: Final = ("calendar", "tz", "anchor")
 _RULE_FIELDS: Final = tuple(
-    _field(one.name, one.metadata["description"], one.default)
+    _field(one.name, *one.metadata["description"], default=one.default)
     for one in dataclasses.fields(Rule)
     if one.metadata and one.name != _NOT_IN_A_FILE
 )

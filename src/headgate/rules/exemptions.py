@@ -61,7 +61,4 @@ class Exempt:
         return False
 
 
-_CHECKS: Final[dict[str, fields.Check]] = {
-    "type": fields.choice(*get_args(ExemptionType)),
-    "value": fields.name,
-}
+_CHECKS: Final[dict[str, fields.Check]] = {"type": fields.choice(*get_args(ExemptionType)), "value": fields.name}

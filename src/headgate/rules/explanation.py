@@ -39,24 +39,24 @@ class LimitState:
     retry_after: float | None  # 0 when allowed; None: never
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class RuleExplanation:
     """One rule, and whether it applies."""
 
     rule: str
     name: str
     applies: bool
-    unmet: tuple[Unmet, ...]  # the conditions that the request does not meet
+    unmet: tuple[Unmet, ...] = ()  # the conditions that the request does not meet
     group: str | None
-    lost_to: str | None  # the rule of the same group that applies instead
-    lost_because: str | None
+    lost_to: str | None = None  # the rule of the same group that applies instead
+    lost_because: str | None = None
     quota: str  # in force for this request
     rule_quota: str  # the rule's own
-    override: dict[str, Any] | None  # the user's own limit, if it is in force
+    override: dict[str, Any] | None = None  # the user's own limit, if it is in force
     action: str
     cost: int  # what the request costs this rule
-    subject: str | None  # the subject whose state it reads
-    key: str | None  # the key of that state, without the store's prefix
+    subject: str | None = None  # the subject whose state it reads
+    key: str | None = None  # the key of that state, without the store's prefix
     state: LimitState | None = None
 
 
@@ -136,8 +136,17 @@ def explain_rules(
             rules.append(_not_applied(rule, request, winners, no_unit=rule.id in unpriced))
         else:
             one, check = plan.applied[applied[rule.id]], checks[applied[rule.id]]
-            override = _override(known, one, clock)
-            rules.append(_explain_rule(rule, str(check.quota), check.cost, override, check.subject, check.key))
+            rules.append(
+                _explain_rule(
+                    rule,
+                    applies=True,
+                    quota=str(check.quota),
+                    override=_override(known, one, clock),
+                    cost=check.cost,
+                    subject=check.subject,
+                    key=check.key,
+                )
+            )
     explanation = Explanation(
         facts=dict(facts),
         cost=cost,
@@ -178,49 +187,21 @@ def _request(facts: Facts, tier: str | None) -> RequestFacts:
     )
 
 
-def _explain_rule(
-    rule: Rule, quota: str, cost: int, override: dict[str, Any] | None, subject: str, key: str
-) -> RuleExplanation:
-    return RuleExplanation(
-        rule=rule.id,
-        name=rule.name,
-        applies=True,
-        unmet=(),
-        group=rule.group,
-        lost_to=None,
-        lost_because=None,
-        quota=quota,
-        rule_quota=str(rule.quota),
-        override=override,
-        action=rule.action,
-        cost=cost,
-        subject=subject,
-        key=key,
-    )
-
-
 def _not_applied(rule: Rule, request: RequestFacts, winners: Mapping[str, Rule], *, no_unit: bool) -> RuleExplanation:
     unmet = unmet_conditions(rule, request)
     if no_unit:
         unmet = (*unmet, Unmet("unit", rule.unit, None))
     winner = None if unmet or rule.group is None else winners.get(rule.group)
-    because = None if winner is None else rank_reason(winner, rule, request)
-    return RuleExplanation(
-        rule=rule.id,
-        name=rule.name,
-        applies=False,
-        unmet=unmet,
-        group=rule.group,
-        lost_to=None if winner is None else winner.id,
-        lost_because=because,
-        quota=str(rule.quota),
-        rule_quota=str(rule.quota),
-        override=None,
-        action=rule.action,
-        cost=rule.cost,
-        subject=None,
-        key=None,
-    )
+    if winner is None:
+        return _explain_rule(rule, applies=False, unmet=unmet)
+    return _explain_rule(rule, applies=False, lost_to=winner.id, lost_because=rank_reason(winner, rule, request))
+
+
+def _explain_rule(rule: Rule, **found: Any) -> RuleExplanation:
+    """Return the explanation of a rule with what was found; the rest is the rule's own."""
+    quota = str(rule.quota)
+    own = {"rule": rule.id, "name": rule.name, "group": rule.group, "action": rule.action, "cost": rule.cost}
+    return RuleExplanation(**{**own, "quota": quota, "rule_quota": quota, **found})
 
 
 def _override(user: User | None, applied: AppliedRule, clock: Clock) -> dict[str, Any] | None:

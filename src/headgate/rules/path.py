@@ -34,7 +34,7 @@ LITERAL, PARAMETER, REST, EVERYWHERE = range(4)
 
 def normal_path(path: str) -> str:
     """Return the normalized path. Normalized paths are returned unchanged."""
-    if _NORMAL.fullmatch(path):
+    if path == "/" or _NORMAL.fullmatch(path):
         return path
     segments: list[str] = []
     for raw in re.split(r"[?#]", path, maxsplit=1)[0].split("/"):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
-from typing import Final, NamedTuple, Self
+from functools import lru_cache
+from types import CodeType
+from typing import Any, Final, NamedTuple, Self
 
 from headgate.core.check import Check, Refusal
 from headgate.core.key import join_facts
@@ -17,6 +18,10 @@ from headgate.rules.units import UnitNames
 Facts = Mapping[str, str]
 
 NO_SUBJECT: Final = join_facts(())  # the subject of a rule with dimension global
+_EXPRESSIONS: Final = {  # for facts of which several spellings count as one
+    "endpoint": "normal_path(facts[{!r}])",
+    "method": "facts[{!r}].upper()",
+}
 
 
 class AppliedRule(NamedTuple):
@@ -25,33 +30,7 @@ class AppliedRule(NamedTuple):
     rule: Rule
     template: Check  # without a subject, for a request of cost 1
     failure_mode: FailureMode | None  # None leaves it to the limiter
-    fact: str | None  # the fact whose value is the subject; None if the subject is not a single fact
     fixed: Mapping[str, str]  # facts whose part in the subject is the same in all requests of the shape
-
-    def subject(self) -> Callable[[Facts], str]:
-        """Return the function that finds the subject among a request's facts."""
-        names = self.rule.facts
-        if self.fact is not None:
-            return itemgetter(self.fact)
-        if not names:
-            return lambda _: NO_SUBJECT
-        parts = [self._part(name) for name in names]
-        if len(parts) == 1:
-            return parts[0]
-        if len(parts) == 2:
-            first, second = parts
-            return lambda facts: join_facts((first(facts), second(facts)))
-        return lambda facts: join_facts(tuple([part(facts) for part in parts]))
-
-    def _part(self, name: str) -> Callable[[Facts], str]:
-        if name in self.fixed:
-            text = self.fixed[name]
-            return lambda _: text
-        if name == "endpoint":
-            return lambda facts: normal_path(facts["endpoint"])
-        if name == "method":
-            return lambda facts: facts["method"].upper()
-        return itemgetter(name)
 
 
 class RulePlan(Plan):
@@ -135,17 +114,36 @@ def checks_of(plan: Plan, subjects: tuple[str, ...], costs: tuple[int, ...]) -> 
 
 
 def _subjects(applied: tuple[AppliedRule, ...]) -> Callable[[Facts], tuple[str, ...]]:
-    """Return the function that finds all subjects. Its code is generated, to avoid a loop."""
-    finders: dict[str, Callable[[Facts], str]] = {}
-    source = ""
-    for at, one in enumerate(applied):
-        if one.fact is not None:
-            source += f"facts[{one.fact!r}], "
+    """Return the function that finds all subjects. Its code is generated: it reads each fact once, without a loop."""
+    names: dict[str, Any] = {"normal_path": normal_path, "NO_SUBJECT": NO_SUBJECT}
+    variables: dict[str, str] = {}  # by the expression that they are set to
+    subjects = []
+    for one in applied:
+        parts = []
+        for fact in one.rule.facts:
+            if fact in one.fixed:
+                variable = f"fixed{len(names)}"
+                names[variable] = one.fixed[fact]
+            else:
+                expression = _EXPRESSIONS.get(fact, "facts[{!r}]").format(fact)
+                variable = variables.setdefault(expression, f"fact{len(variables)}")
+            parts.append(variable)
+        if len(parts) > 1:  # as join_facts does
+            subjects.append('f"' + "".join([f"{{len({part})}}:{{{part}}}" for part in parts]) + '"')
         else:
-            finders[f"find{at}"] = one.subject()
-            source += f"find{at}(facts), "
-    found: Callable[[Facts], tuple[str, ...]] = eval(f"lambda facts: ({source})", finders)
+            subjects.append(parts[0] if parts else "NO_SUBJECT")
+    lines = [f"    {variable} = {expression}\n" for expression, variable in variables.items()]
+    exec(
+        _compiled(f"def subjects(facts):\n{''.join(lines)}    return ({''.join(f'{one}, ' for one in subjects)})"),
+        names,
+    )
+    found: Callable[[Facts], tuple[str, ...]] = names["subjects"]
     return found
+
+
+@lru_cache(maxsize=256)
+def _compiled(source: str) -> CodeType:
+    return compile(source, "<headgate subjects>", "exec")
 
 
 NO_RULE: Final = RulePlan((), "no_rule")
@@ -159,8 +157,7 @@ def plan_of(applied: tuple[AppliedRule, ...], unit_names: UnitNames | None = Non
 
 def plan_of_rule(rule: Rule) -> RulePlan:
     """Return the plan of requests to which this rule alone applies."""
-    fact = rule.facts[0] if len(rule.facts) == 1 else None
-    return RulePlan((AppliedRule(rule, template_of(rule), rule.failure_mode, fact, {}),))
+    return RulePlan((AppliedRule(rule, template_of(rule), rule.failure_mode, {}),))
 
 
 def template_of(rule: Rule) -> Check:

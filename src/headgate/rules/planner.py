@@ -9,7 +9,7 @@ bounded, and are discarded with the snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from headgate.core.check import Check
@@ -34,6 +34,7 @@ MAX_PATH: Final = 256  # characters: longer paths are not cached
 _NAMED: Final = ("endpoint", "method", "tier")  # facts that have their own fields in rules
 
 Shape = tuple[object, ...]
+Key = tuple[Any, ...]  # of a request: the names of its facts, its tier, and the values that matter
 
 
 class _Overriding(NamedTuple):
@@ -112,11 +113,11 @@ class Planner:
         self._by_path = any(rule.patterns for rule in rules)
         self._no_path = self._matcher.shelves(None)
         paths, methods = ["endpoint"] if self._by_path else [], ["method"] if self._methods else []
-        self._valued = (*paths, *methods, *values)  # facts whose values matter, except the tier
+        self._key: Callable[[Facts, str | None], Key] = _key_function((*paths, *methods, *values))
 
         remembered = max(MIN_REMEMBERED, len(rules))
         self._plans: Recent[Shape, RulePlan] = Recent(remembered)
-        self._by_request: Recent[tuple[Any, ...], RulePlan] = Recent(remembered)  # by all values that matter
+        self._by_request: Recent[Key, RulePlan] = Recent(remembered)
         self._with_quotas: Recent[Shape, RulePlan] = Recent(remembered)
         self._shelves: Recent[str, tuple[Shelf, ...]] = Recent(remembered)
         self._overrides: Recent[str, _Overrides] = Recent(remembered)
@@ -137,12 +138,12 @@ class Planner:
             if user is UNKNOWN:
                 user = self._directory.find(facts["user"])
         tier = self._tier(facts, user) if self._by_tier else None
-        request = (tuple(facts), tier, *[facts.get(fact) for fact in self._valued])
-        plan = self._by_request.get(request)
+        key = self._key(facts, tier)
+        plan = self._by_request.get(key)
         if plan is None:
             plan = self._plan_by_shape(facts, tier)
-            if sum([len(value) for value in request[2:] if value is not None]) <= MAX_PATH:
-                self._by_request.put(request, plan)
+            if sum([len(value) for value in key[2:] if value is not None]) <= MAX_PATH:
+                self._by_request.put(key, plan)
         if user is not None and (user.overrides or user.anchor is not None):
             overrides = self._overrides_of(user, clock)
             plan = overrides.plans.get(plan) or self._plan_with_overrides(plan, overrides)
@@ -278,14 +279,19 @@ class Planner:
             fixed["endpoint"] = shelf.text
         if "tier" in rule.facts:
             fixed["tier"] = facts["tier"]
-        simple = len(rule.facts) == 1 and rule.facts[0] not in _NAMED
         return AppliedRule(
             rule=rule,
             template=template_of(rule),
             failure_mode=rule.failure_mode or self._failure_mode,
-            fact=rule.facts[0] if simple else None,
             fixed=fixed,
         )
+
+
+def _key_function(valued: Sequence[str]) -> Callable[[Facts, str | None], Key]:
+    """Return the function that makes a request's key. The values of the facts `valued` matter, next to the tier."""
+    values = "".join(f"facts.get({fact!r}), " for fact in valued)
+    made: Callable[[Facts, str | None], Key] = eval(f"lambda facts, tier: (tuple(facts), tier, {values})")
+    return made
 
 
 def _overriding(user: User, rules: Mapping[str, Rule], calendars: Sequence[Rule]) -> dict[str, _Overriding]:

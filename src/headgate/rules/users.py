@@ -73,8 +73,8 @@ class Override:
 class User:
     """A user's overrides and anchor, and the tier for requests that do not have one.
 
-    The anchor is the start of the user's calendar periods, usually the start of their billing period: a day of the
-    month (or an hour, for days), or a weekday.
+    The anchor is the start of the user's calendar months or weeks, usually the start of their billing period: a day of
+    the month, or a weekday.
     """
 
     id: str
@@ -92,10 +92,7 @@ def misfit(override: Override, rule: Rule | None) -> tuple[str, str] | None:
     if rule is None:
         return "rule", "no rule has this id"
     if "user" not in rule.facts:
-        return (
-            "rule",
-            f"it counts by {rule.dimension}, not by user, so it cannot be overridden for a user",
-        )
+        return ("rule", f"it counts by {rule.dimension}, not by user, so it cannot be overridden for a user")
     try:
         override.applied_to(rule.quota)
     except InvalidQuota as error:
@@ -119,7 +116,7 @@ def _expires(value: Any) -> datetime:
 
 
 def _anchor(value: Any) -> int | str:
-    if any(Calendar(period).with_anchor(value) is not None for period in ("month", "week", "day")):
+    if any(Calendar(period).with_anchor(value) is not None for period in ("month", "week")):
         kept: int | str = value.lower() if isinstance(value, str) else value
         return kept
     raise ValueError(f"must be a day of the month from 1 to 31, or a weekday like 'monday', got {value!r}")

@@ -115,7 +115,7 @@ class DataPlane:
     def begin_many(self, asks: Sequence[BatchedRequest]) -> list[Decision] | Awaitable[list[Decision]]:
         """Start a `check_many`. Returns the decisions themselves if nothing has to be awaited, as with the memory
         store."""
-        for facts, _, _ in asks:
+        for facts, _, _, _ in asks:
             if "api_key" in facts or "ip" in facts:
                 self._write(facts)
         began = perf_counter()
@@ -135,9 +135,7 @@ class DataPlane:
     def _observe_many(self, asks: Sequence[BatchedRequest], decisions: Sequence[Decision], began: float) -> None:
         if decisions:  # all took the same time
             self._usage.add_time(decisions[0].plan, perf_counter() - began)
-        for (facts, cost, _), decision in zip(asks, decisions, strict=True):
-            if cost:
-                self._observe(facts, cost, decision)
+        self._observe_all(asks, decisions)
 
     def begin_together(self, parts: Sequence[RequestPart]) -> DecidedTogether | Awaitable[DecidedTogether]:
         """Decide one request that several sets of facts describe: either every limit is charged, or none is.
@@ -149,22 +147,17 @@ class DataPlane:
             if "api_key" in facts or "ip" in facts:
                 self._write(facts)
         decided = self.limiter.decide_together(parts)
-        if isinstance(decided, DecidedTogether):
-            self._observe_together(parts, decided.parts)
+        if decided.__class__ is DecidedTogether:
+            self._observe_all(parts, decided[0])
             return decided
-        return self._await_together(parts, decided)
+        return self._await_together(parts, decided)  # type: ignore[arg-type]
 
     async def _await_together(
         self, parts: Sequence[RequestPart], answer: Awaitable[DecidedTogether]
     ) -> DecidedTogether:
         decided = await answer
-        self._observe_together(parts, decided.parts)
+        self._observe_all(parts, decided.parts)
         return decided
-
-    def _observe_together(self, parts: Sequence[RequestPart], decisions: Sequence[Decision]) -> None:
-        for (facts, cost, _), decision in zip(parts, decisions, strict=True):
-            if cost:
-                self._observe(facts, cost, decision)
 
     async def peek(self, facts: dict[str, str], cost: Cost = 1) -> Decision:
         """Return what a check would decide. Charges and records nothing."""
@@ -179,8 +172,15 @@ class DataPlane:
     def _observe(self, facts: dict[str, str], cost: Cost, decision: Decision) -> None:
         self.meter.record_decision(decision)
         self._usage.add(cost, decision)
-        if not decision.allowed or (decision.plan.shadows and decision.reason == "shadow"):
+        if not decision.allowed or (decision.reading.plan.shadows and decision.reason == "shadow"):
             self._recorder.record(facts, cost, decision)
+
+    def _observe_all(self, requests: Sequence[BatchedRequest | RequestPart], decisions: Sequence[Decision]) -> None:
+        observe = self._observe
+        request: BatchedRequest | RequestPart
+        for request, decision in zip(requests, decisions, strict=True):
+            if request.cost:
+                observe(request.facts, request.cost, decision)
 
     def _write(self, facts: dict[str, str]) -> None:
         """Hash the API key, and normalize the address as the middleware does. Anything else stays as it is."""
@@ -189,4 +189,4 @@ class DataPlane:
             facts["api_key"] = hashed_api_key(key)
         address = facts.get("ip")
         if address:
-            facts |= self._addresses.see(address).facts
+            facts.update((self._addresses.recent.get(address) or self._addresses.see(address)).facts)

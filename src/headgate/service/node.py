@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 SAMPLES: Final = Path(__file__).with_name("samples") / "rules.toml"
 PREPARE_SECONDS: Final = 2.0  # that a start waits for an optional database
-LOOK_SECONDS: Final = 1.0  # between checks for new rules to save, for the database, and for a failing store
+LOOK_SECONDS: Final = 1.0  # between checks for new rules to save or announce, for the database, and for a failing store
 KEEP_AGAIN_SECONDS: Final = 5.0  # until the next try after rules could not be saved
 PROBE_SECONDS: Final = 5.0  # between probes of a store that works
 TOKENS_SECONDS: Final = 30.0  # between reads of the tokens' expiry
@@ -104,7 +104,7 @@ class Node:
                 self._start(self._keep_last_good())
         if not self.source.holder.current.rules:
             log.warning("there are no rules: every request is allowed until you add some (headgate rules apply FILE)")
-        _tell_of_slots(self.source.holder.current)
+        self._start(announce_slots(self.source.holder))
         self.meter = Meter(holder=self.source.holder)
         if self.tracing is not None:
             self.meter = _traced_meter(self.tracing, self.source.holder)
@@ -294,15 +294,22 @@ class Node:
         self._kept, self._unkept = snapshot, False
 
 
-def _tell_of_slots(snapshot: Snapshot) -> None:
-    """Log the rules that proxies' requests are not checked against."""
-    rules = [rule.id for rule in snapshot.rules if rule.quota.ttl is not None]
-    if rules:
-        log.warning(
-            "rules that limit concurrency (%s) do not apply to /v1/authorize and Envoy's ShouldRateLimit: "
-            "a proxy cannot report the end of a request",
-            ", ".join(rules),
-        )
+async def announce_slots(holder: Holder) -> None:
+    """Log the rules that proxies' requests are not checked against: those at start, and those that come later."""
+    announced: set[str] = set()
+    snapshot: Snapshot | None = None
+    while True:
+        if holder.current is not snapshot:
+            snapshot = holder.current
+            rules = [rule.id for rule in snapshot.rules if rule.quota.ttl is not None and rule.id not in announced]
+            announced.update(rules)
+            if rules:
+                log.warning(
+                    "rules that limit concurrency (%s) do not apply to /v1/authorize and Envoy's ShouldRateLimit: "
+                    "a proxy cannot report the end of a request",
+                    ", ".join(rules),
+                )
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def _database(settings: Settings, directory: DataDirectory) -> Database:

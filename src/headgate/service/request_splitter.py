@@ -16,6 +16,7 @@ MAX_HEAD: Final = 64 * 1024  # bytes
 MAX_FIELDS: Final = 256  # header fields of a request
 
 _END: Final = b"\r\n\r\n"  # of a head, and of a chunked body
+_LINE_ENDS: Final = (b"\r", b"\n")
 _UPGRADE: Final = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
 _BEGINNING: Final = re.compile(rb"[A-Z-]{0,20}(?: [^\r\n]*(?:\r|$)|$)")  # a possibly incomplete request line
 
@@ -50,8 +51,12 @@ class RequestSplitter:
 
     def feed(self, data: bytes) -> None:
         self.ends_with_empty_lines = False
-        self._searched = max(0, self._searched - self._at)
-        self._rest = self._rest[self._at :] + data if len(self) else data
+        if self._at < len(self._rest):
+            self._searched = max(0, self._searched - self._at)
+            self._rest = self._rest[self._at :] + data
+        else:
+            self._searched = 0
+            self._rest = data
         self._at = 0
 
     def begin_body(self, length: int | None) -> None:
@@ -72,8 +77,6 @@ class RequestSplitter:
 
         Raises `HeadTooLarge`.
         """
-        if not len(self):
-            return b""
         if self._left == 0:
             return self._take_head()
         if self._left is None:
@@ -89,7 +92,7 @@ class RequestSplitter:
 
     def _take_head(self) -> bytes:
         rest = self._rest
-        while rest[self._at : self._at + 1] in (b"\r", b"\n"):  # ignore empty lines before a request
+        while rest[self._at : self._at + 1] in _LINE_ENDS:  # ignore empty lines before a request
             self._at += 1
             self.ends_with_empty_lines = self._at == len(rest)
         end = rest.find(_END, max(self._at, self._searched))

@@ -35,10 +35,13 @@ IDLE_SECONDS: Final = 75  # between two requests: longer than proxies keep idle 
 UNREAD_SECONDS: Final = 30.0  # for a client to read some of its answer
 LINGER_SECONDS: Final = 1.0  # for a client to read why it was refused
 ANSWER: Final = 100  # units of work for an answer to a stranger: see `http2.allowance`
+ADMIN_ANSWER: Final = 400  # … for one by the admin API, which also answers unknown paths
 PAGE: Final = 2_500  # … for a long one
 ROOM: Final = 0.1  # the share of idle connections to close when there are too many
 
 _PAGES: Final = ("/metrics", "/docs", "/openapi.json")
+_SHORT: Final = ("/v1/", "/healthz", "/readyz")  # paths that the admin API does not answer
+_ASGI: Final[Any] = {"version": "3.0", "spec_version": "2.3"}
 _HOST: Final = re.compile(rb"[0-9A-Za-z\-._~!$&'()*+,;=%:\[\]]*")
 
 log = logging.getLogger("headgate")
@@ -172,10 +175,12 @@ class _Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._begun = True
-        super().on_message_begin()
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
 
     def on_headers_complete(self) -> None:
-        parser, scope = self.parser, self.scope
+        parser = self.parser
         version = parser.get_http_version()
         length = _body_length(self.headers, version)
         self.due = self.loop.time() + BODY_SECONDS
@@ -183,13 +188,23 @@ class _Connection(HttpToolsProtocol):
             self._requests.begin_body(length)
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
-        scope["method"] = parser.get_method().decode("ascii")
-        scope["http_version"] = version
-        scope["path"] = unquote(path) if "%" in path else path
-        scope["raw_path"] = url.path
-        scope["query_string"] = url.query or b""
+        self.scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme or "http",
+            "root_path": "",
+            "headers": self.headers,
+            "state": {},
+            "method": parser.get_method().decode("ascii"),
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+        }
         self.cycle = HttpCycle(
-            scope=scope,
+            scope=self.scope,
             transport=self.transport,
             flow=self.flow,
             logger=self.logger,
@@ -218,7 +233,7 @@ class _Connection(HttpToolsProtocol):
             return
         self.due = self.loop.time() + IDLE_SECONDS
         self.flow.resume_reading()
-        if len(self._requests):
+        if self._requests:
             self.loop.call_soon(self._parse)  # after other connections' turns
 
     # Called by the server
@@ -263,15 +278,16 @@ class _Connection(HttpToolsProtocol):
         """Pass input to the parser: one request at a time, the next after its answer."""
         requests = self._requests
         try:
-            while len(requests) and not self._refused and not self.transport.is_closing():
-                if self.busy and requests.in_head:
-                    if len(requests) > MAX_HEAD:
+            while requests and not self._refused and not self.transport.is_closing():
+                if requests.in_head:
+                    if self.busy:
+                        if len(requests) > MAX_HEAD:
+                            self.flow.pause_reading()
+                        return
+                    if not self._known and self._must_wait():
+                        self._held_back = True
                         self.flow.pause_reading()
-                    return
-                if requests.in_head and self._must_wait():
-                    self._held_back = True
-                    self.flow.pause_reading()
-                    return
+                        return
                 piece = requests.take()
                 if not piece:
                     break
@@ -279,7 +295,7 @@ class _Connection(HttpToolsProtocol):
         except HeadTooLarge:
             self._refuse(431)
             return
-        if (len(requests) or requests.ends_with_empty_lines) and requests.in_head and not self._begun:
+        if (requests or requests.ends_with_empty_lines) and requests.in_head and not self._begun:
             self._begun = True
             self.due = self.loop.time() + HEAD_SECONDS
 
@@ -288,15 +304,14 @@ class _Connection(HttpToolsProtocol):
         if scope["state"].get(ADMITTED):
             self._known = True
         elif not self._known:
-            units = PAGE if scope.get("path", "").startswith(_PAGES) else ANSWER
+            path = scope.get("path", "")
+            units = PAGE if path.startswith(_PAGES) else ANSWER if path.startswith(_SHORT) else ADMIN_ANSWER
             self._allowance.spend(units)
             self.server_state.strangers.left -= units
 
     def _must_wait(self) -> bool:
-        """Return whether the next request must wait for the next second, as strangers had too many answers in this
-        one."""
-        if self._known:
-            return False
+        """Return whether this stranger's next request must wait for the next second, as strangers had too many answers
+        in this one."""
         return self._allowance.left < 0 or self.server_state.strangers.must_wait(self._allowance)
 
     def _refuse(self, status: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from headgate.core.check import Answer, Check, Extras, Group, RepeatedResult, Result, SharedResult
+from headgate.core.check import NOT_WAITING, Answer, Check, Extras, Group, RepeatedResult, Result, SharedResult
 from headgate.core.decision import Decision
 from headgate.core.decision_factory import decide
 from headgate.core.plan import Plan
@@ -25,8 +25,9 @@ Program = Callable[..., Any]
 `subjects` and `costs` are those of the plan's limits, in order. A `peek` charges nothing. With an `Idempotency` in the
 `Extras`, a repetition gets the first decision. With a `Penalty`, a refusal counts against its client, and the decision
 has the attribute `block` while that client is blocked. With a reservation, buckets track how much of it can still be
-refunded. With a `slot`, concurrency limits hold it from then on. Returns a `Decision`, or an awaitable of one if the
-store has to be waited for. Raises `StoreError` and `IdempotencyConflict`.
+refunded. With a `slot`, concurrency limits hold it from then on; if the request waits for it (`arrived_us`) and lacks
+nothing else, they keep its place in their queues. Returns a `Decision`, or an awaitable of one if the store has to be
+waited for; then it must be called in a running event loop. Raises `StoreError` and `IdempotencyConflict`.
 
 A program may have an attribute `many`: it takes a list of subjects and costs, decides those requests in order, each
 separately, and returns a decision or a `StoreError` for each, or an awaitable of these.
@@ -41,9 +42,9 @@ def group_of(
     extras: Extras | None = None,
 ) -> Group:
     """Return a request as the group of checks that a store's `check` takes."""
-    mark, slot = (0, "") if extras is None else (extras.reservation, extras.slot)
+    mark, slot, arrived_us = (0, "", NOT_WAITING) if extras is None else extras[2:]
     checks = [
-        Check(rule, key_template, subject, quota, cost, enforced, refusal, leased, mark, slot)
+        Check(rule, key_template, subject, quota, cost, enforced, refusal, leased, mark, slot, arrived_us)
         for (rule, key_template, _, quota, _, enforced, refusal, leased, *_), subject, cost in zip(
             plan.limits, subjects, costs, strict=True
         )

@@ -9,7 +9,7 @@ from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.ledger import Counted, LedgerPage, Swap
 from headgate.core.plan import Plan
 from headgate.core.reading import WarningStates
-from headgate.core.reservation import Claim, Expired, Record
+from headgate.core.reservation import Claim, Expired, Record, ReservationAnswer
 from headgate.core.share import Standing
 from headgate.stores.program import Program
 
@@ -96,11 +96,18 @@ class ReservingStore(Store, Protocol):
 class AtomicReservingStore(ReservingStore, Protocol):
     """A store that can charge a reservation and keep its record in one step."""
 
-    def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
+    def new_reservation_id(self, charge: Group) -> str | None:
+        """Return the id of a new reservation for these checks. It tells where its record will be.
+
+        None: `reserve` cannot charge these checks, so the record has to be written before the charge.
+        """
+        ...
+
+    def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> ReservationAnswer:
         """Charge `pending.charge` as `check` does and, if it fits, store the record, in one atomic step.
 
-        Returns the answer. Returns None, and does nothing, if one step is impossible because limits are on several
-        servers.
+        If the limits are on several servers, the step that charges the first of them stores the pending record, which
+        expires soon. The answer says so, and the caller renews the record.
         """
         ...
 
@@ -111,14 +118,24 @@ class SlotStore(Store, Protocol):
 
     A check with a `slot` that is charged to such a limit holds the slot until it is released or expires. By the store's
     clock, a slot expires a quota's `window` after it was taken or last renewed.
+
+    A check whose request waits for the slot (`arrived_us`) and lacks nothing but slots keeps a place in a queue,
+    ordered by `arrived_us` and the slot's id, until `TICKET_US` after it last asked or was renewed. `headgate.testing`
+    has the contract.
     """
 
     def release_slots(self, held: Sequence[Check]) -> Sequence[bool]:
-        """Release the slot of each check. Returns whether it was held and not expired. Repeating it has no effect."""
+        """Release the slot of each check. Returns whether it was held and not expired. Repeating it has no effect.
+
+        A request that waits leaves the queue. If it has neither slot nor place, its check is refused for `TICKET_US`.
+        """
         ...
 
     def renew_slots(self, held: Sequence[Check]) -> Sequence[bool]:
-        """Extend the slot of each check to its time to live from now. Returns whether it was held and not expired."""
+        """Extend the slot of each check to its time to live from now. Returns whether it was held and not expired.
+
+        A request that waits keeps its place in the queue. Returns whether it had one.
+        """
         ...
 
 
@@ -202,7 +219,9 @@ class AsyncReservingStore(AsyncStore, Protocol):
 class AsyncAtomicReservingStore(AsyncReservingStore, Protocol):
     """The async version of `AtomicReservingStore`."""
 
-    async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None: ...
+    def new_reservation_id(self, charge: Group) -> str | None: ...
+
+    async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> ReservationAnswer: ...
 
 
 @runtime_checkable

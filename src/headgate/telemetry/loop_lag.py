@@ -22,8 +22,7 @@ async def measure_loop_lag(lags: Histogram, interval: float = INTERVAL) -> None:
 
 
 def lags_of(late: float, interval: float) -> Iterator[float]:
-    """Yield the lag of each sample that was due by now. A very late timer also counts for the samples that it
-    missed."""
+    """Yield the lag of each sample that was due by now. A very late timer also counts for samples that it missed."""
     late = max(0.0, late)
     yield late
     while late > interval:

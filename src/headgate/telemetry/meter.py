@@ -34,7 +34,7 @@ class OpenConnections(NamedTuple):
     """The connections of one protocol."""
 
     now: Callable[[], int]  # open connections
-    most: int  # the maximum
+    max_open: int  # the maximum
 
 
 class Meter:
@@ -72,7 +72,7 @@ class Meter:
         if allowed and plan.limits and not plan.shadows and reading.reason is None:
             at = decision.order[0]
             cause: Cause = (plan.limits[at].rule, "within_limit")
-            is_near = decision.outcomes[at][1] <= reading.low[at]
+            is_near = decision.figures[at][1] <= reading.low[at]
         else:
             cause = decision.cause()
             is_near = cause[1] == "within_limit" and decision.is_near_limit

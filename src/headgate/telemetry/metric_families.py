@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -18,74 +18,12 @@ from headgate.telemetry.histogram import Histogram
 from headgate.telemetry.meter import Meter
 
 if TYPE_CHECKING:
+    from headgate.audit.auditor import AuditStatus
+    from headgate.audit.webhook import WebhookStatus
     from headgate.rules.sources.database import DatabaseStatus
-
+    from headgate.rules.sources.file import FileStatus
 
 STATES: Final = {"closed": 0, "half_open": 1, "open": 2}  # of circuit breakers
-
-
-class RulesStatus(Protocol):
-    """The state of any source of rules."""
-
-    @property
-    def loads(self) -> int: ...
-
-    @property
-    def rejected(self) -> int: ...
-
-    @property
-    def stale(self) -> bool: ...
-
-
-class AuditStatus(Protocol):
-    """The state of the audit log; in events, since it was opened."""
-
-    @property
-    def backlog(self) -> int: ...
-
-    @property
-    def spool_bytes(self) -> int: ...
-
-    @property
-    def recorded(self) -> int: ...
-
-    @property
-    def spooled(self) -> int: ...
-
-    @property
-    def written(self) -> int: ...
-
-    @property
-    def dropped(self) -> int: ...
-
-    @property
-    def failed(self) -> int: ...
-
-    @property
-    def deleted(self) -> int: ...
-
-
-class WebhookStatus(Protocol):
-    """The state of the webhook, in messages."""
-
-    @property
-    def delivered(self) -> int: ...
-
-    @property
-    def failed(self) -> int: ...
-
-    @property
-    def dropped(self) -> int: ...
-
-    @property
-    def retries(self) -> int: ...
-
-    @property
-    def queued(self) -> int: ...
-
-
-def figures_of(figures: Callable[[Any], Iterator[Metric]], status: Callable[[], Any]) -> Iterator[Metric]:
-    return figures(status())
 
 
 def _counter(name: str, text: str, value: float) -> Metric:
@@ -94,6 +32,20 @@ def _counter(name: str, text: str, value: float) -> Metric:
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
+
+
+def _labelled(
+    kind: type[CounterMetricFamily | GaugeMetricFamily],
+    name: str,
+    text: str,
+    labels: tuple[str, ...],
+    samples: Iterable[tuple[tuple[str, ...] | str, float]],
+) -> Metric:
+    """Return a family with a sample for each value of its labels; the value of a single label may be a string."""
+    family = kind(name, text, labels=labels)
+    for values, figure in samples:
+        family.add_metric((values,) if isinstance(values, str) else values, figure)
+    return family
 
 
 def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
@@ -119,46 +71,36 @@ def _bound(bound: float) -> str:
 
 
 def build_info() -> Iterator[Metric]:
-    labels = ("version", "python", "node")
-    family = GaugeMetricFamily(
-        "headgate_build_info", "Always 1, with the version of Headgate and the machine as labels.", labels=labels
-    )
-    family.add_metric((__version__, platform.python_version(), platform.node()), 1)
-    yield family
+    text = "Always 1, with the version of Headgate and the machine as labels."
+    build = (__version__, platform.python_version(), platform.node())
+    yield _labelled(GaugeMetricFamily, "headgate_build_info", text, ("version", "python", "node"), [(build, 1)])
 
 
 def meter_families(meter: Meter) -> Iterator[Metric]:
-    checks = CounterMetricFamily(
+    yield _labelled(
+        CounterMetricFamily,
         "headgate_checks",
         "Decided requests, by the deciding rule, the decision and the reason.",
-        labels=("rule", "decision", "reason"),
+        ("rule", "decision", "reason"),
+        ((tuple(labels), count) for *labels, count in sorted(meter.tallies())),
     )
-    for *labels, count in sorted(meter.tallies()):
-        checks.add_metric(labels, count)
-    yield checks
-    near = CounterMetricFamily(
-        "headgate_near_limit",
-        "Requests within their limit that used 80 % or more of it, by the rule that decided them.",
-        labels=("rule",),
-    )
-    for rule, count in sorted(meter.near_limit()):
-        near.add_metric((rule,), count)
-    yield near
+    text = "Requests within their limit that used 80 % or more of it, by the rule that decided them."
+    yield _labelled(CounterMetricFamily, "headgate_near_limit", text, ("rule",), sorted(meter.near_limit()))
     yield _by_protocol("headgate_request_seconds", "How long calls to the data plane took to answer.", meter.requests)
     yield _by_protocol("headgate_checks_per_request", "How many checks a call to the data plane held.", meter.checks)
-    responses = CounterMetricFamily(
-        "headgate_responses", "Requests that were answered, by protocol and status.", labels=("protocol", "status")
+    responses = sorted(meter.responses.copy().items(), key=str)
+    yield _labelled(
+        CounterMetricFamily,
+        "headgate_responses",
+        "Requests that were answered, by protocol and status.",
+        ("protocol", "status"),
+        (((protocol, str(status)), count) for (protocol, status), count in responses),
     )
-    for (protocol, status), count in sorted(meter.responses.copy().items(), key=str):
-        responses.add_metric((protocol, str(status)), count)
-    yield responses
-    open_now = GaugeMetricFamily("headgate_connections", "Connections that are open.", labels=("protocol",))
-    most = GaugeMetricFamily("headgate_connections_max", "Connections that may be open.", labels=("protocol",))
-    for protocol, connections in sorted(meter.connections.items()):
-        open_now.add_metric((protocol,), connections.now())
-        most.add_metric((protocol,), connections.most)
-    yield open_now
-    yield most
+    label, connections = ("protocol",), sorted(meter.connections.items())
+    open_now = [(protocol, one.now()) for protocol, one in connections]
+    max_open = [(protocol, one.max_open) for protocol, one in connections]
+    yield _labelled(GaugeMetricFamily, "headgate_connections", "Connections that are open.", label, open_now)
+    yield _labelled(GaugeMetricFamily, "headgate_connections_max", "Connections that may be open.", label, max_open)
     yield _histogram(
         "headgate_event_loop_lag_seconds", "How late the event loop is, sampled ten times a second.", meter.loop_lags
     )
@@ -166,18 +108,11 @@ def meter_families(meter: Meter) -> Iterator[Metric]:
     yield _histogram(
         "headgate_store_batch_size", "How many requests one call to the store's server decided.", meter.store_batches
     )
-    errors = CounterMetricFamily("headgate_store_errors", "Calls to the store that failed.", labels=("kind",))
-    for kind, count in meter.store_errors.items():
-        errors.add_metric((kind,), count)
-    yield errors
-    breakers = GaugeMetricFamily(
-        "headgate_breaker_state",
-        "The circuit breaker of each of the store's servers: 0 closed, 1 half-open, 2 open.",
-        labels=("node",),
-    )
-    for node, state in sorted(meter.breakers.copy().items()):
-        breakers.add_metric((node,), STATES[state])
-    yield breakers
+    errors = meter.store_errors.items()
+    yield _labelled(CounterMetricFamily, "headgate_store_errors", "Calls to the store that failed.", ("kind",), errors)
+    text = "The circuit breaker of each of the store's servers: 0 closed, 1 half-open, 2 open."
+    breakers = [(node, STATES[state]) for node, state in sorted(meter.breakers.copy().items())]
+    yield _labelled(GaugeMetricFamily, "headgate_breaker_state", text, ("node",), breakers)
     yield _counter(
         "headgate_clock_skew", "Checks by callers whose clock is over 5 seconds off the store's.", meter.skewed_total
     )
@@ -213,7 +148,7 @@ def denial_cache_families(hits: int) -> Iterator[Metric]:
     yield _counter("headgate_exhausted_hits", "Refusals from the denial cache, without a call to the store.", hits)
 
 
-def rules_families(status: RulesStatus) -> Iterator[Metric]:
+def rules_families(status: FileStatus | DatabaseStatus) -> Iterator[Metric]:
     yield _counter("headgate_rules_loads", "How often rules were read and put in force.", status.loads)
     yield _counter(
         "headgate_rules_rejected", "How often rules were invalid, and the last good ones stayed.", status.rejected
@@ -255,39 +190,23 @@ def audit_families(status: AuditStatus) -> Iterator[Metric]:
 
 
 def slot_families(status: SlotStatus) -> Iterator[Metric]:
-    counters = (
-        ("acquired", "Slots that this node has taken.", status.acquired),
-        ("released", "Slots that were released through this node.", status.released),
-        (
-            "expired",
-            "Slots of this node that were neither released nor renewed in time through this node.",
-            status.expired,
-        ),
+    expired = "Slots of this node that were neither released nor renewed in time through this node."
+    held = "How long the oldest slot has been held."
+    families: tuple[tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, Mapping[str, float]], ...] = (
+        (CounterMetricFamily, "acquired", "Slots that this node has taken.", status.acquired),
+        (CounterMetricFamily, "released", "Slots that were released through this node.", status.released),
+        (CounterMetricFamily, "expired", expired, status.expired),
+        (GaugeMetricFamily, "in_use", "Slots that this node holds.", status.in_use),
+        (GaugeMetricFamily, "longest_held_seconds", held, status.longest_held),
     )
-    for name, text, counts in counters:
-        counter = CounterMetricFamily(f"headgate_slots_{name}", text, labels=("rule",))
-        for rule, count in sorted(counts.items()):
-            counter.add_metric((rule,), count)
-        yield counter
-    in_use = GaugeMetricFamily("headgate_slots_in_use", "Slots that this node holds.", labels=("rule",))
-    for rule, count in sorted(status.in_use.items()):
-        in_use.add_metric((rule,), count)
-    yield in_use
-    longest = GaugeMetricFamily(
-        "headgate_slots_longest_held_seconds", "How long the oldest slot has been held.", labels=("rule",)
-    )
-    for rule, seconds in sorted(status.longest_held.items()):
-        longest.add_metric((rule,), seconds)
-    yield longest
+    for kind, name, text, by_rule in families:
+        yield _labelled(kind, f"headgate_slots_{name}", text, ("rule",), sorted(by_rule.items()))
 
 
 def webhook_families(status: WebhookStatus) -> Iterator[Metric]:
-    messages = CounterMetricFamily(
-        "headgate_webhook_messages", "Messages to the webhook, by outcome.", labels=("outcome",)
-    )
-    for outcome in ("delivered", "failed", "dropped"):
-        messages.add_metric((outcome,), getattr(status, outcome))
-    yield messages
+    text = "Messages to the webhook, by outcome."
+    outcomes = [(name, getattr(status, name)) for name in ("delivered", "failed", "dropped")]
+    yield _labelled(CounterMetricFamily, "headgate_webhook_messages", text, ("outcome",), outcomes)
     yield _counter("headgate_webhook_retries", "Attempts to deliver a message again.", status.retries)
     yield _gauge("headgate_webhook_queued", "Messages that wait to be delivered.", status.queued)
 
@@ -309,25 +228,19 @@ def lease_families(status: LeaseStatus) -> Iterator[Metric]:
 
 
 def region_families(status: RegionStatus) -> Iterator[Metric]:
-    calls = CounterMetricFamily(
-        "headgate_region_calls", "Calls to other regions that were answered.", labels=("region",)
-    )
-    failures = CounterMetricFamily(
-        "headgate_region_failures", "Calls to other regions that failed.", labels=("region",)
-    )
-    cut = GaugeMetricFamily(
-        "headgate_region_cut", "1 while another region has not answered for several intervals.", labels=("region",)
-    )
-    age = GaugeMetricFamily(
-        "headgate_region_age_seconds", "Seconds since another region's counts were last received.", labels=("region",)
-    )
-    for name, peer in status.peers.items():
-        calls.add_metric((name,), peer.calls)
-        failures.add_metric((name,), peer.failures)
-        cut.add_metric((name,), peer.cut)
-        if peer.age is not None:
-            age.add_metric((name,), peer.age)
-    yield from (calls, failures, cut, age)
+    peers, label = status.peers.items(), ("region",)
+    calls = [(name, peer.calls) for name, peer in peers]
+    failures = [(name, peer.failures) for name, peer in peers]
+    cut = [(name, peer.cut) for name, peer in peers]
+    ages = [(name, peer.age) for name, peer in peers if peer.age is not None]
+    text = "Calls to other regions that were answered."
+    yield _labelled(CounterMetricFamily, "headgate_region_calls", text, label, calls)
+    text = "Calls to other regions that failed."
+    yield _labelled(CounterMetricFamily, "headgate_region_failures", text, label, failures)
+    text = "1 while another region has not answered for several intervals."
+    yield _labelled(GaugeMetricFamily, "headgate_region_cut", text, label, cut)
+    text = "Seconds since another region's counts were last received."
+    yield _labelled(GaugeMetricFamily, "headgate_region_age_seconds", text, label, ages)
     yield _counter(
         "headgate_region_fallbacks",
         "Requests partly decided by failure modes because the central region could not be reached.",
@@ -351,27 +264,15 @@ def region_families(status: RegionStatus) -> Iterator[Metric]:
 
 
 def rejection_families(counts: Mapping[str, int]) -> Iterator[Metric]:
-    family = CounterMetricFamily("headgate_identity_rejections", "Rejected credentials.", labels=("reason",))
-    for reason, count in sorted(counts.items()):
-        family.add_metric((reason,), count)
-    yield family
+    name, text = "headgate_identity_rejections", "Rejected credentials."
+    yield _labelled(CounterMetricFamily, name, text, ("reason",), sorted(counts.items()))
 
 
 def auth_failure_families(counts: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
-    family = CounterMetricFamily(
-        "headgate_auth_failures",
-        "Calls to the service with a rejected token, by protocol and reason.",
-        labels=("protocol", "reason"),
-    )
-    for labels, count in sorted(counts.items()):
-        family.add_metric(labels, count)
-    yield family
+    text = "Calls to the service with a rejected token, by protocol and reason."
+    yield _labelled(CounterMetricFamily, "headgate_auth_failures", text, ("protocol", "reason"), sorted(counts.items()))
 
 
 def token_expiry_families(seconds: Mapping[str, float]) -> Iterator[Metric]:
-    family = GaugeMetricFamily(
-        "headgate_token_expiry_seconds", "Seconds until a token expires, of those that expire first.", labels=("token",)
-    )
-    for name, left in sorted(seconds.items()):
-        family.add_metric((name,), left)
-    yield family
+    text = "Seconds until a token expires, of those that expire first."
+    yield _labelled(GaugeMetricFamily, "headgate_token_expiry_seconds", text, ("token",), sorted(seconds.items()))

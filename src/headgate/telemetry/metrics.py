@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,16 +22,12 @@ from headgate.limiter.slot_records import SlotStatus
 from headgate.rules.holder import Holder
 from headgate.telemetry.meter import Meter
 from headgate.telemetry.metric_families import (
-    AuditStatus,
-    RulesStatus,
-    WebhookStatus,
     audit_families,
     auth_failure_families,
     build_info,
     database_families,
     denial_cache_families,
     failing_families,
-    figures_of,
     lease_families,
     meter_families,
     region_families,
@@ -45,7 +40,10 @@ from headgate.telemetry.metric_families import (
 )
 
 if TYPE_CHECKING:
+    from headgate.audit.auditor import AuditStatus
+    from headgate.audit.webhook import WebhookStatus
     from headgate.rules.sources.database import DatabaseStatus
+    from headgate.rules.sources.file import FileStatus
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -71,7 +69,7 @@ class Metrics:
         holder: Holder,
         failing: Callable[[], bool] | None = None,
         exhausted: Callable[[], int] | None = None,
-        rules: Callable[[], RulesStatus] | None = None,
+        rules: Callable[[], FileStatus | DatabaseStatus] | None = None,
         database: Callable[[], DatabaseStatus] | None = None,
         audit: Callable[[], AuditStatus] | None = None,
         webhook: Callable[[], WebhookStatus] | None = None,
@@ -101,9 +99,9 @@ class Metrics:
             (auth_failures, auth_failure_families),
             (token_expiry, token_expiry_families),
         )
-        for status, figures in if_given:
+        for status, families in if_given:
             if status is not None:
-                self._registry.register(_Figures(partial(figures_of, figures, status)))
+                self._registry.register(_Figures(families, status))
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
 
@@ -119,14 +117,15 @@ class Metrics:
 
 
 class _Figures(Collector):
-    """Collects metrics with a function. If it fails, only its own metrics are missing from the page."""
+    """Collects `families` of a `status`. If that fails, only its own metrics are missing from the page."""
 
-    def __init__(self, figures: Callable[[], Iterable[Metric]]) -> None:
-        self._figures = figures
+    def __init__(self, families: Callable[..., Iterable[Metric]], *status: Callable[[], Any]) -> None:
+        self._families = families
+        self._status = status
 
     def collect(self) -> Iterable[Metric]:
         try:
-            return list(self._figures())
+            return list(self._families(*[read() for read in self._status]))
         except Exception:  # if one source fails, operators still need the others
             log.exception("metrics: some metrics could not be collected")
             return []

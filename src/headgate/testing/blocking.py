@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, cast
 
-from headgate.core.check import Answer, Charge, Check, Client, Group
-from headgate.core.reservation import Claim, Expired
-from headgate.stores.protocol import AsyncReservingStore, AsyncSlotStore, AsyncStore, Store
+from headgate.stores.protocol import AsyncStore, Store
 
-T = TypeVar("T")
+_METHODS: Final = (
+    *("check", "refund", "reset", "release_slots", "renew_slots"),
+    *("save_reservation", "renew", "take_reservation", "expire", "adjust"),
+)
 
 
 class Blocking:
@@ -26,36 +27,9 @@ class Blocking:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="headgate-blocking", daemon=True)
         self._thread.start()
-
-    def check(self, groups: Sequence[Group]) -> Sequence[Answer]:
-        return self._run(self._store.check(groups))
-
-    def refund(self, charges: Sequence[Charge]) -> None:
-        self._run(self._store.refund(charges))
-
-    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        self._run(self._store.reset(checks, clients))
-
-    def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        self._run(self._reserving().save_reservation(reservation_id, record, ttl_us))
-
-    def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
-        return self._run(self._reserving().renew(reservation_id, record, ttl_us))
-
-    def take_reservation(self, reservation_id: str) -> Claim | None:
-        return self._run(self._reserving().take_reservation(reservation_id))
-
-    def expire(self) -> Expired:
-        return self._run(self._reserving().expire())
-
-    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Sequence[int] | None:
-        return self._run(self._reserving().adjust(refunds, surcharges))
-
-    def release_slots(self, held: Sequence[Check]) -> Sequence[bool]:
-        return self._run(cast("AsyncSlotStore", self._store).release_slots(held))
-
-    def renew_slots(self, held: Sequence[Check]) -> Sequence[bool]:
-        return self._run(cast("AsyncSlotStore", self._store).renew_slots(held))
+        for name in _METHODS:
+            if hasattr(store, name):  # else the wrapper lacks it, too
+                setattr(self, name, self._blocking(getattr(store, name)))
 
     def close(self) -> None:
         """Close the store and end the loop; the loop ends even if the store fails to close."""
@@ -66,15 +40,15 @@ class Blocking:
             self._thread.join()
             self._loop.close()
 
-    def _reserving(self) -> AsyncReservingStore:
-        return cast("AsyncReservingStore", self._store)
+    def _blocking(self, method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+        return lambda *args, **options: self._run(method(*args, **options))
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+    def _run(self, call: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
 def blocking(store: Store | AsyncStore) -> Store:
     """Return `store` itself if it is sync, else wrapped in `Blocking`."""
     if inspect.iscoroutinefunction(store.check):
-        return Blocking(cast("AsyncStore", store))
+        return cast("Store", Blocking(cast("AsyncStore", store)))
     return cast("Store", store)

@@ -66,8 +66,8 @@ class Contract:
     def _check(
         self, algorithm: str, *, subject: str = "alice", rule: str = "rule", limit: int = LIMIT, cost: int = 1
     ) -> Check:
-        place = key_template("user", f"{self._run}/{rule}", algorithm)
-        return Check(rule, place, subject, self._quota(algorithm, limit), cost)
+        template = key_template("user", f"{self._run}/{rule}", algorithm)
+        return Check(rule, template, subject, self._quota(algorithm, limit), cost)
 
     def _decide(self, group: Group) -> Result:
         (result,) = self.store.check([group])

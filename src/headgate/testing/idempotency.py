@@ -59,12 +59,7 @@ class IdempotencyContract(Contract):
         check, other = self._check(algorithm), self._check(algorithm, subject="other")
         first = self._once("key", "asked", check)
         self._decide(first)
-        groups = [
-            self._once("key", "another", other),
-            Group((check,)),
-            first,
-            self._once("new", "asked", other),
-        ]
+        groups = [self._once("key", "another", other), Group((check,)), first, self._once("new", "asked", other)]
         results = self.store.check(groups)
         kinds = [isinstance(result, IdempotencyConflict) for result in results]
         same(kinds, [True, False, False, False], "which of the groups are conflicts")

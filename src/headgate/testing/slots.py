@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Final
 
-from headgate.core.check import NEVER, Charge, Check, Group, Outcome
+from headgate.algorithms.concurrency import MAX_TICKETS
+from headgate.core.check import NEVER, NOT_WAITING, TICKET_US, Charge, Check, Group, Outcome
 from headgate.core.quota import CONCURRENCY
 from headgate.core.slot import new_slot
 from headgate.stores.protocol import AsyncSlotStore, SlotStore
@@ -171,6 +172,86 @@ class SlotContract(Contract):
         self._advance(TTL_US)
         same(self._take()[1].wait_us, 0, "the wait when that is over")
 
+    def test_slots_go_to_those_who_wait_in_order(self) -> None:
+        held = [self._take()[0] for _ in range(LIMIT)]
+        first, second = self._wait(self._one(), TTL_US), self._wait(self._one(), TTL_US - 1)
+        self.store.release_slots(held[:1])
+        same(self._ask(self._one()), Outcome(TICKET_US, 0, TTL_US - 2), "who does not wait")
+        same(self._ask(second).wait_us, TICKET_US, "the wait of the second")
+        same(self._ask(first).wait_us, 0, "the wait of the first")
+        self.store.release_slots(held[1:3])
+        same(self._ask(self._one()), Outcome(0, 0, TTL_US), "who does not wait, when there is room for both")
+        same(self._ask(second).wait_us, 0, "the wait of the second, then")
+
+    def test_a_wait_goes_on_while_it_is_renewed(self) -> None:
+        held = [self._take()[0] for _ in range(LIMIT)]
+        first, second = self._wait(self._one(), TTL_US), self._wait(self._one(), TTL_US - 1)
+        self.store.release_slots(held[:1])
+        self._advance(TICKET_US - 3)
+        same(list(self.store.renew_slots([second])), [True], "the renewal of the second")
+        same(self._look(self._one()).remaining, 0, "what remains while the first counts")
+        self._advance(1)
+        same(list(self.store.renew_slots([first])), [False], "the renewal of the first, a moment too late")
+        same(self._ask(second).wait_us, 0, "the wait of the second, when the first does not count any more")
+
+    def test_who_gives_up_leaves_the_queue(self) -> None:
+        held = [self._take()[0] for _ in range(LIMIT)]
+        first, second = self._wait(self._one(), TTL_US), self._wait(self._one(), TTL_US - 1)
+        same(list(self.store.release_slots([first, held[0]])), [False, True], "two releases")
+        same(self._look(self._one()).remaining, 0, "what remains")
+        same(self._ask(second).wait_us, 0, "the wait of the second")
+
+    def test_a_release_before_the_check_refuses_it(self) -> None:
+        late = self._one()._replace(arrived_us=0)
+        same(list(self.store.release_slots([late])), [False], "the release")
+        same(self._ask(late._replace(arrived_us=NOT_WAITING)).wait_us, TICKET_US, "the wait")
+        same(self._look(self._one()), Outcome(0, LIMIT, 0), "what remains")
+
+    def test_who_lacks_more_than_a_slot_has_no_place_in_the_queue(self) -> None:
+        held = [self._take()[0] for _ in range(LIMIT)]
+        rate = self._check("gcra", rule="rate", limit=1)
+        waiting = self._one()._replace(arrived_us=0)
+        self._ask_all(waiting, rate._replace(slot=waiting.slot, arrived_us=0))
+        waiting = waiting._replace(arrived_us=self.clock.now_us())
+        self._charge(rate)
+        self._ask_all(waiting, rate._replace(slot=waiting.slot, arrived_us=waiting.arrived_us))
+        self.store.release_slots(held[:1])
+        same(self._ask(self._one()).wait_us, 0, "the wait of another")
+
+    def test_who_waits_for_two_subjects_has_a_place_in_both_queues(self) -> None:
+        held = [self._take()[0] for _ in range(LIMIT)]
+        for _ in range(LIMIT - 1):
+            self._take(subject="bob")
+        both = [self._one(), self._one(subject="bob")]
+        both = [check._replace(slot=both[0].slot, arrived_us=0) for check in both]
+        waits = [outcome.wait_us for outcome in self._ask_all(*both)]
+        same(waits, [TTL_US, 0], "the waits")
+        same(self._look(self._one(subject="bob")).remaining, 0, "what remains of the other")
+        self.store.release_slots(held[:1])
+        both = [check._replace(arrived_us=self.clock.now_us()) for check in both]
+        same([outcome.wait_us for outcome in self._ask_all(*both)], [0, 0], "the waits, then")
+        same(self._look(self._one()).remaining, 0, "what remains")
+        self.store.release_slots(held[1:])
+        self._advance(TICKET_US)
+        same(self._look(self._one()).remaining, LIMIT - 1, "what remains when all others have released theirs")
+
+    def test_a_reset_forgets_the_queue(self) -> None:
+        for _ in range(LIMIT):
+            self._take()
+        self._wait(self._one(), TTL_US)
+        self.store.reset([self._one()])
+        same(self._look(self._one()), Outcome(0, LIMIT, 0), "what remains")
+
+    def test_a_queue_is_bounded(self) -> None:
+        held = [self._take()[0] for _ in range(LIMIT)]
+        for _ in range(MAX_TICKETS):
+            self._ask(self._one()._replace(arrived_us=0))
+        late = self._wait(self._one(), TTL_US)
+        same(list(self.store.renew_slots([late])), [False], "the renewal of one too many")
+        self._advance(TICKET_US)
+        self.store.release_slots(held[:1])
+        same(self._ask(late).wait_us, 0, "its wait when the others do not count any more")
+
     def test_threads_never_hold_more_than_the_limit(self) -> None:
         # Created before the threads start: since Python 3.12, a cached property has no lock.
         store, checks = self.store, [[self._one() for _ in range(LIMIT)] for _ in range(THREADS)]
@@ -186,6 +267,13 @@ class SlotContract(Contract):
     def _one(self, slot: str | None = None, *, subject: str = "alice", cost: int = 1) -> Check:
         check = self._check(CONCURRENCY, subject=subject, cost=cost)
         return check._replace(slot=slot or new_slot())
+
+    def _wait(self, check: Check, wait_us: int) -> Check:
+        """Let a check wait that finds no slot, and return it as it asks again."""
+        same(self._ask(check._replace(arrived_us=0)).wait_us, wait_us, "the wait of one that waits")
+        arrived_us = self.clock.now_us()
+        self._advance(1)  # those who come at the same time have no order
+        return check._replace(arrived_us=arrived_us)
 
     def _take(self, *, subject: str = "alice", cost: int = 1) -> tuple[Check, Outcome]:
         check = self._one(subject=subject, cost=cost)

@@ -156,17 +156,7 @@ class StoreContract(RefundContract, IdempotencyContract):
     def test_groups_of_one_call_are_decided_by_themselves_and_in_order(self, algorithm: str) -> None:
         alice, bob = self._check(algorithm, subject="alice"), self._check(algorithm, subject="bob", cost=2)
         never = alice._replace(cost=LIMIT + 1)
-        groups = [
-            (alice,),
-            (bob,),
-            (alice, bob),
-            (never, bob),
-            (bob,),
-            (alice,),
-            (alice,),
-            (alice,),
-            (alice,),
-        ]
+        groups = [(alice,), (bob,), (alice, bob), (never, bob), (bob,), (alice,), (alice,), (alice,), (alice,)]
         results = self.store.check([Group(checks) for checks in groups])
         remaining = [tuple(outcome.remaining for outcome in result_of(result).outcomes) for result in results]
         expected = [(4,), (3,), (3, 1), (3, 1), (1,), (2,), (1,), (0,), (0,)]
@@ -177,12 +167,12 @@ class StoreContract(RefundContract, IdempotencyContract):
     def test_a_call_of_many_groups_is_decided_in_order(self, algorithm: str) -> None:
         # A store may split a large call into several round trips, but they must stay in order.
         count, limit = 600, 500
-        expected = [max(0, limit - 1 - place) for place in range(count)]
+        expected = [max(0, limit - 1 - index) for index in range(count)]
         for subject in ("alice", "bob", "carol"):
             check = self._check(algorithm, subject=subject, limit=limit)
             results = self.store.check([Group((check,))] * count)
             remaining = [result_of(result).outcomes[0].remaining for result in results]
-            wrong = [place for place in range(count) if remaining[place] != expected[place]]
+            wrong = [index for index in range(count) if remaining[index] != expected[index]]
             assert not wrong, f"groups {wrong[:5]} … of {count} for {subject} were not decided in order"
 
     # Keys
@@ -194,8 +184,8 @@ class StoreContract(RefundContract, IdempotencyContract):
         run = uuid4().hex
         checks = []
         for text in HOSTILE:
-            for place in (key_template("user", run + text, algorithm), key_template(run + text, "rule", algorithm)):
-                checks.append(self._check(algorithm, limit=1)._replace(key_template=place))
+            for template in (key_template("user", run + text, algorithm), key_template(run + text, "rule", algorithm)):
+                checks.append(self._check(algorithm, limit=1)._replace(key_template=template))
         self._each_passes_once(checks)
 
     def test_no_two_algorithms_share_a_count(self) -> None:

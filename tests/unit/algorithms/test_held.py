@@ -109,10 +109,10 @@ def test_a_reset_bucket_gives_nothing_back(store: Any, clock: FakeClock, algorit
 
 @pytest.mark.extended
 @pytest.mark.parametrize("algorithm", BUCKETS)
-def test_the_oldest_of_too_many_gives_nothing_back(store: Any, clock: FakeClock, algorithm: str) -> None:
+def test_the_newest_of_too_many_gives_nothing_back(store: Any, clock: FakeClock, algorithm: str) -> None:
     bucket = Bucket(store, clock, Quota(10_000, 100, algorithm=algorithm))  # type: ignore[arg-type]
     charges = [bucket.reserve(2) for _ in range(held.MAX_OPEN + 1)]
-    assert [bucket.give_back(charge, 1) for charge in charges] == [0] + [1] * held.MAX_OPEN
+    assert [bucket.give_back(charge, 1) for charge in charges] == [1] * held.MAX_OPEN + [0]
     assert bucket.remaining == 10_000 - held.MAX_OPEN - 2
 
 
@@ -144,3 +144,49 @@ def test_a_state_that_is_none_of_a_bucket_is_an_error(algorithm: str) -> None:
     for function in (lambda: twin.admit(object(), 0, quota, 1), lambda: twin.figures(object(), 0, quota)):
         with pytest.raises(TypeError, match="expected numbers"):
             function()
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("algorithm", BUCKETS)
+def test_with_too_many_open_each_settlement_makes_room_for_another(
+    store: Any, clock: FakeClock, algorithm: str
+) -> None:
+    """First in, first out, with more open than a bucket tracks."""
+    bucket = Bucket(store, clock, Quota(1_000_000, "1h", algorithm=algorithm))  # type: ignore[arg-type]
+    charges = [bucket.reserve(2) for _ in range(held.MAX_OPEN + 100)]
+    refunded = 0
+    for _ in range(300):
+        refunded += bucket.give_back(charges.pop(0), 1)
+        charges.append(bucket.reserve(2))
+    assert refunded == 300
+
+
+@pytest.mark.parametrize("algorithm", BUCKETS)
+def test_a_later_charge_that_is_given_back_takes_nothing_from_a_reservation(
+    store: Any, clock: FakeClock, algorithm: str
+) -> None:
+    bucket = Bucket(store, clock, Quota(100, "1h", algorithm=algorithm))  # type: ignore[arg-type]
+    reservation = bucket.reserve(50)
+    for _ in range(5):
+        clock.advance(0.001)
+        charge = Charge(bucket.template._replace(cost=10), clock.now_us(), 60 * 36 * SECOND)
+        assert bucket.check(10)
+        store.refund([charge])
+    assert bucket.give_back(reservation, 50) in (49, 50)  # some microseconds' worth of it has drained
+    assert bucket.remaining >= 99
+
+
+@pytest.mark.parametrize("algorithm", BUCKETS)
+def test_an_earlier_charge_that_is_given_back_is_not_given_back_twice(
+    store: Any, clock: FakeClock, algorithm: str
+) -> None:
+    """Without either, the bucket would have been empty for a while, and that time is lost."""
+    bucket = Bucket(store, clock, Quota(100, "100s", algorithm=algorithm))  # type: ignore[arg-type]
+    charge = Charge(bucket.template._replace(cost=50), clock.now_us(), 50 * SECOND)
+    assert bucket.check(50)
+    reservation = bucket.reserve(50)
+    clock.advance(10)
+    assert bucket.check(10)  # after ten seconds in which nothing else would have been in the bucket
+    store.refund([charge])
+    bucket.give_back(reservation, 50)
+    assert bucket.remaining == 90

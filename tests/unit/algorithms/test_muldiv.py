@@ -49,7 +49,8 @@ def assert_muldiv(server: Server, triples: list[Triple]) -> None:
 
 def test_extremes(redis_server: Server) -> None:
     """Around every power of two and of ten that might matter, multiplied and divided by one another."""
-    centres = [0, 1, 2, 3, 7, 10**3, 10**6, 2**26, 94_906_265, 2**27, 10**9, 2**32, MAX_WINDOW_US, 2**52, MAX_INT]
+    centres = [0, 1, 2, 3, 7, 10**3, 10**6, 2**26, 94_906_265, 2**27, 10**9, 2**32, 36 * 10**8, MAX_WINDOW_US]
+    centres += [2**50, 2**51, 2**52, MAX_INT]
     edges = sorted({c + d for c in centres for d in (-1, 0, 1) if 0 <= c + d <= MAX_INT})
     triples = [triple for triple in product(edges, edges, edges[1:]) if exact(triple)]
     assert len(triples) > 20_000

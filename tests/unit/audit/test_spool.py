@@ -31,7 +31,7 @@ def taken(spool: Spool) -> list[int]:
             assert record.payload.split(b".")[0] == b"payload %d" % record.number
             assert record.events == record.number
         numbers += [record.number for record in records]
-        spool.done(records)
+        spool.remove(records)
 
 
 def crashed(spool: Spool) -> None:
@@ -160,7 +160,7 @@ def test_what_was_dropped_while_it_was_being_written_is_not_counted(tmp_path: Pa
     _, records = spool.read()
     appended(spool, range(3, 101), size=1_000)
     dropped = spool.dropped
-    spool.done(records)
+    spool.remove(records)
     assert spool.dropped == dropped - 1 - 2
     left = taken(spool)
     assert spool.dropped == sum(range(3, left[0]))

@@ -83,7 +83,7 @@ def test_the_busiest_rules_are_counted_by_themselves_and_the_rest_together() -> 
         Rule(id=f"rule-{number}", quota="1000/minute", dimension="global", match={"country": str(number)})
         for number in range(5)
     ]
-    limiter, counter = Limiter(rules, clock=clock), UsageCounter(most_rules=2, clock=clock)
+    limiter, counter = Limiter(rules, clock=clock), UsageCounter(max_rules=2, clock=clock)
 
     def minute() -> dict[str, Any]:
         for number in range(5):

@@ -224,7 +224,7 @@ def test_pages_are_followed_up_to_the_limit() -> None:
         assert [one["id"] for one in client.pages("/rules", "rules")] == ["1-0", "1-1", "2-0", "2-1", "3-0", "3-1"]
         assert asked == ["limit=500", "after=1&limit=500", "after=2&limit=500"]
         asked.clear()
-        assert len(list(client.pages("/rules", "rules", {"user": "a b", "ip": None}, most=4))) == 4
+        assert len(list(client.pages("/rules", "rules", {"user": "a b", "ip": None}, max_items=4))) == 4
         assert asked == ["user=a+b&limit=4", "user=a+b&after=1&limit=2"]
 
 

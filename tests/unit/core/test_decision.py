@@ -6,12 +6,15 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headgate import Limiter
 from headgate.core.check import NEVER, Check, Outcome
 from headgate.core.decision import Decision
 from headgate.core.decision_factory import combine
 from headgate.core.key import key_template
+from headgate.core.plan import Plan
 from headgate.core.quota import Quota
 from headgate.testing import FakeClock
 
@@ -32,6 +35,18 @@ def test_within_limits_the_least_remaining_binds() -> None:
     assert (decision.reset_after, decision.reset_at) == (5.0, 1_700_000_005.0)
     assert (decision.retry_after, decision.delay, decision.reason) == (0.0, 0.0, "within_limit")
     assert [status.rule for status in decision.limits] == ["tight", "wide"]
+
+
+FIGURES = st.tuples(st.just(0), st.integers(0, 3), st.integers(0, 3))
+
+
+@given(st.integers(1, 4).flatmap(lambda count: st.lists(st.tuples(*[FIGURES] * count), min_size=1)))
+def test_the_order_of_limits_depends_on_this_decision_alone(decided: list[tuple[tuple[int, int, int], ...]]) -> None:
+    plan = Plan(tuple(check(str(at)) for at in range(len(decided[0]))))
+    for figures in decided:  # decisions of one plan, one after the other
+        decision = Decision.of(True, NOW_US, plan, tuple(Outcome(*one) for one in figures))
+        ranks = [(remaining, -reset, at) for at, (_, remaining, reset) in enumerate(figures)]
+        assert decision.order == tuple(at for _, _, at in sorted(ranks))
 
 
 def test_of_several_refusals_the_longest_wait_binds() -> None:

@@ -93,7 +93,7 @@ def test_a_larger_cost_is_charged_to_several_where_there_is_room() -> None:
     search.record_answers([Outcome(50, 1, 90)], 7)
     assert search.advance()
     assert sorted(search.layout) == [(0, 0), (1, 1), (2, 1), (3, 1)]
-    assert [one.enforced for one in search.asked] == [True, True, True, False]
+    assert [one.enforced for one in search.checks] == [True, True, True, False]
     search.record_answers([left(3), EMPTY, left(1), left(1)], 7)
     assert search.advance()
     assert dict(search.layout) == {1: 3}  # where most is left

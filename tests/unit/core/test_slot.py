@@ -31,10 +31,10 @@ def test_an_id_says_what_is_held(dimension: str, rule: str, limiter: str, subjec
     quota = Quota(cost, ttl_ms / 1_000, algorithm="concurrency")
     slot = new_slot()
     held = tuple(
-        Check(rule, where, subject, quota, cost, slot=slot)
-        for where in (
-            key_template(dimension, rule, "concurrency"),
-            key_template(dimension, rule, "concurrency", limiter=limiter),
+        Check(rule, where, subject, quota, cost, enforced, slot=slot)
+        for where, enforced in (
+            (key_template(dimension, rule, "concurrency"), True),
+            (key_template(dimension, rule, "concurrency", limiter=limiter), False),
         )
     )
     assert decode_slot(encode_slot(held)) == held
@@ -57,6 +57,8 @@ def test_a_forked_child_has_slots_of_its_own() -> None:
 ROW = ["r", SPACE, "alice", 1, 60_000_000]
 BAD = [
     None,
+    [SLOT, [[*ROW, 0]]],
+    [SLOT, [[*ROW, False, False]]],
     5,
     "",
     "s1.",

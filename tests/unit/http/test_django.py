@@ -399,6 +399,25 @@ def test_what_the_app_says_that_it_cost_is_charged(site: Site) -> None:
         assert site.get("/").headers["X-RateLimit-Remaining"] == "20"  # 100 - 30 - 50
 
 
+def test_what_deduct_when_refunds_is_not_charged_by_the_charge_header(site: Site, caplog: Any) -> None:
+    def costly(request: HttpRequest) -> HttpResponse:
+        fails = "fail" in request.GET
+        return HttpResponse("", status=500 if fails else 200, headers={"x-charge": "requests=30, tokens=1"})
+
+    route("", costly)
+    options: dict[str, Any] = {
+        "COST": 50,
+        "CHARGE_HEADER": "X-Charge",
+        "DEDUCT_WHEN": lambda response: response.status_code < 400,
+    }
+    with site(RULES="100/minute fixed_window", **options):
+        failed = site.get("/?fail=1")
+        assert (failed.headers["X-RateLimit-Cost"], failed.headers["X-RateLimit-Remaining"]) == ("50", "100")
+        assert site.get("/").headers["X-RateLimit-Cost"] == "requests=30"
+        assert site.get("/").headers["X-RateLimit-Remaining"] == "20"  # 100 - 30 - 50
+    assert "has the unit 'tokens'" in caplog.text
+
+
 def test_locks_that_another_thread_held_are_free_in_a_forked_child() -> None:
     with override_settings(HEADGATE={}):
         setup = module.current()

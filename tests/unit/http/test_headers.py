@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import http_sf
@@ -71,6 +72,65 @@ def test_a_warning_from_80_percent_on(clock: FakeClock) -> None:
     limiter = Limiter("10/minute", clock=clock)
     assert "X-RateLimit-Warning" not in told(limiter.check("alice", cost=7))
     assert told(limiter.check("alice"))["X-RateLimit-Warning"] == '"default";r=2;q=10'
+
+
+MIXED = [
+    Rule(id="req", quota="10/minute fixed_window"),
+    Rule(id="tok", unit="tokens", quota="1000/minute fixed_window"),
+    Rule(id="usd", unit="usd_micros", quota="10000/minute fixed_window"),
+]
+
+
+def test_the_warning_names_the_first_limit_in_warning_not_the_one_with_the_least_remaining(clock: FakeClock) -> None:
+    limiter = Limiter(MIXED, clock=clock)
+    cost = {"requests": 1, "tokens": 900, "usd_micros": 9_500}
+    fields = told(limiter.check("alice", cost=cost))
+    assert fields["X-RateLimit-Limit"] == "10"
+    assert fields["X-RateLimit-Warning"] == '"tok";r=100;q=1000'  # before `usd`, in the order of the fields
+
+
+def test_the_warning_stays_when_a_soft_limit_is_over(clock: FakeClock) -> None:
+    soft = Rule(id="soft", unit="tokens", quota="100/day fixed_window", action="annotate")
+    decision = Limiter([soft, *MIXED], clock=clock).check("alice", cost={"requests": 1, "tokens": 900})
+    assert decision.state == "annotated"
+    fields = told(decision)
+    assert fields["X-RateLimit-Warning"] == '"tok";r=100;q=1000'
+    assert fields["X-RateLimit-Annotation"] == '"soft"'
+
+
+def test_a_soft_limit_alone_is_no_warning(clock: FakeClock) -> None:
+    soft = Rule(id="soft", quota="1/day fixed_window", action="annotate")
+    limiter = Limiter([soft, *MIXED], clock=clock)
+    limiter.check("alice")
+    decision = limiter.check("alice")
+    assert decision.state == "annotated"
+    assert "X-RateLimit-Warning" not in told(decision)
+
+
+def test_the_warning_of_several_decisions_names_the_limit_in_warning(clock: FakeClock) -> None:
+    calm = Limiter("5/minute fixed_window", clock=clock).check("alice")
+    near = Limiter(MIXED, clock=clock).check("alice", cost={"requests": 1, "tokens": 900})
+    fields = told(calm, near)
+    assert fields["X-RateLimit-Limit"] == "5"
+    assert fields["X-RateLimit-Warning"] == '"tok";r=100;q=1000'
+
+
+def test_a_pickled_decision_keeps_its_warning(clock: FakeClock) -> None:
+    limiter = Limiter("10/10s token_bucket", clock=clock)
+    assert limiter.check("alice", cost=8).state == "warning"
+    clock.advance(1)
+    decision = limiter.peek("alice")  # 70 % used: still in warning
+    assert told(pickle.loads(pickle.dumps(decision))) == told(decision)
+    assert told(decision)["X-RateLimit-Warning"] == '"default";r=3;q=10'
+
+
+@pytest.mark.parametrize("unit", ["requests", "tokens"])
+def test_a_concurrency_limit_is_told_with_its_unit(clock: FakeClock, unit: str) -> None:
+    rule = Rule(id="slots", unit=unit, quota="600 concurrent")
+    with Limiter([rule], clock=clock).acquire("alice", cost={unit: 300}) as slot:
+        fields = told(slot.decision)
+    assert items(fields["RateLimit-Policy"]) == [("slots", {"q": 600, "qu": f"concurrent-{unit}"})]
+    assert items(fields["RateLimit"])[0][1]["r"] == 300
 
 
 def test_one_item_for_each_rule_the_most_restrictive_first(clock: FakeClock) -> None:

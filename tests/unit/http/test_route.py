@@ -9,7 +9,7 @@ import pytest
 
 from headgate import AsyncLimiter, InvalidCheck, Limiter
 from headgate.http.limits import Limits
-from headgate.http.route import RouteLimit, subject_of
+from headgate.http.route import Ask, RouteLimit, subject_of
 from headgate.testing import FakeClock
 
 
@@ -53,3 +53,26 @@ def test_no_key_can_be_mistaken_for_a_client() -> None:
     for key in (True, 1.5, b"x"):
         with pytest.raises(InvalidCheck, match="key: must return a string"):
             subject_of(limits, key)  # type: ignore[arg-type]
+
+
+def ask_both(limit: RouteLimit) -> list[Any]:
+    async def call(function: Any) -> Any:
+        return function(None)
+
+    async def ask() -> Any:
+        return await Ask.of_async(limit, call)
+
+    return [lambda: Ask.of(limit, lambda function: function(None)), lambda: asyncio.run(ask())]
+
+
+@pytest.mark.parametrize("cost", [{"tokens": 5}, {"tokens": 5, "bytes": 1}])
+def test_a_cost_without_requests_does_not_turn_a_limit_off(cost: dict[str, int]) -> None:
+    for ask in ask_both(RouteLimit("1/minute", cost=lambda _: cost)):
+        with pytest.raises(InvalidCheck, match=r"cost: this limit counts 'requests', but .* the units 'tokens'"):
+            ask()
+
+
+@pytest.mark.parametrize("cost", [2, {"requests": 2}, {"requests": 2, "tokens": 5}])
+def test_a_costs_function_may_return_a_number_or_a_mapping_with_requests(cost: Any) -> None:
+    for ask in ask_both(RouteLimit("1/minute", cost=lambda _: cost)):
+        assert ask().cost == cost

@@ -9,7 +9,7 @@ from wsgiref.util import setup_testing_defaults
 
 import flask
 import pytest
-from fastapi import Depends, FastAPI
+from fastapi import BackgroundTasks, Depends, FastAPI
 from fastapi.responses import StreamingResponse
 
 from headgate import AsyncLimiter, InvalidRule, Limiter, Rule
@@ -225,6 +225,31 @@ def test_a_route_of_fastapi_holds_a_slot_to_the_end_of_a_stream() -> None:
         go_on.set()
         assert await task == (200, b"ab")
         assert await fetch(app, "/stream") == (200, b"ab")
+
+    asyncio.run(main())
+
+
+def test_what_runs_after_the_response_holds_no_slot_of_its_route() -> None:
+    async def main() -> None:
+        app, counting = FastAPI(), AsyncLimiter([])
+        install(app, limiter=counting)
+
+        @app.get("/", dependencies=[Depends(limit("1 concurrent ttl 30s"))])
+        async def handler(background: BackgroundTasks, again: bool = False) -> str:
+            if not again:
+                background.add_task(ask_again)
+            return "hello"
+
+        statuses: list[int] = []
+
+        async def ask_again() -> None:
+            another = Client()
+            await app({**scope_of(), "query_string": b"again=1"}, another.receive, another.send)
+            statuses.append(another.status)
+
+        client = Client()
+        await app({**scope_of(), "query_string": b""}, client.receive, client.send)
+        assert [client.status, *statuses] == [200, 200]
 
     asyncio.run(main())
 

@@ -106,6 +106,72 @@ def test_a_unit_that_is_named_with_0_is_paid_afterwards_and_refuses_who_is_in_de
     assert left(limiter) == {"requests": 2, "tokens": 0}
 
 
+def reporting(*lines: str, status: int = 200) -> Any:
+    async def complete(_: Request) -> Response:
+        response = PlainTextResponse("ok", status)
+        for line in lines:
+            response.headers.append("x-used", line)
+        return response
+
+    return complete
+
+
+def test_the_lines_of_a_charge_header_count_together() -> None:
+    client, limiter = client_of(
+        reporting("requests=2", "tokens=150"), cost={"requests": 1, "tokens": 400}, charge_header="x-used"
+    )
+    response = client.get()
+    assert "x-used" not in response.headers
+    assert response.headers["x-ratelimit-cost"] == "requests=2, tokens=150"
+    assert left(limiter) == {"requests": 1, "tokens": 850}
+
+
+@pytest.mark.parametrize(
+    ("cost", "told", "shown", "expected"),
+    [
+        (1, "tokens=50", None, {"requests": 2, "tokens": 1_000}),
+        ({"requests": 1}, "requests=2, tokens=50", "requests=2", {"requests": 1, "tokens": 1_000}),
+        ({"tokens": 5}, "7", "tokens=5", {"requests": 3, "tokens": 995}),
+    ],
+)
+def test_a_unit_that_the_cost_does_not_name_is_logged_once_and_not_shown_as_charged(
+    cost: Any, told: str, shown: str | None, expected: dict[str, int], caplog: Any
+) -> None:
+    client, limiter = client_of(reporting(told), cost=cost, charge_header="x-used")
+    assert client.get().headers.get("x-ratelimit-cost") == shown
+    assert left(limiter) == expected
+    client.get()
+    (record,) = [record for record in caplog.records if "charge header" in record.getMessage()]
+    assert ("requests" if told == "7" else "tokens") in record.getMessage()
+
+
+def test_an_exempt_request_may_report_any_unit(caplog: Any) -> None:
+    client, limiter = client_of(reporting("tokens=50"), exempt_when=lambda _: True, charge_header="x-used")
+    assert "x-used" not in client.get().headers
+    assert "charge header" not in caplog.text
+    assert left(limiter) == {"requests": 3, "tokens": 1_000}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected", "shown"),
+    [
+        (200, {"requests": 2, "tokens": 970}, "tokens=30"),
+        (500, {"requests": 3, "tokens": 1_000}, "requests=1, tokens=100"),
+    ],
+)
+def test_what_deduct_when_refunds_is_not_charged_by_the_charge_header(
+    status: int, expected: dict[str, int], shown: str
+) -> None:
+    client, limiter = client_of(
+        reporting("tokens=30", status=status),
+        cost={"requests": 1, "tokens": 100},
+        charge_header="x-used",
+        deduct_when=lambda response: response.status_code < 400,
+    )
+    assert client.get().headers["x-ratelimit-cost"] == shown
+    assert left(limiter) == expected
+
+
 @pytest.mark.parametrize(
     ("text", "cost"),
     [("120", 120), ("tokens=5", {"tokens": 5}), ("a=1,b=2", {"a": 1, "b": 2}), ("0", 0)],

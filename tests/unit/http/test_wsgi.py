@@ -212,6 +212,34 @@ def test_what_the_app_says_that_it_cost_is_charged_once(told: str, remaining: in
     assert limiter.peek("ip:192.0.2.7").remaining == remaining
 
 
+@pytest.mark.parametrize(
+    ("status", "used", "cost"),
+    [("200 OK", 32, "requests=2, tokens=30"), ("500 Oops", 0, "requests=50, tokens=0")],
+)
+def test_the_lines_of_a_charge_header_count_together_unless_deduct_when_refunds(
+    status: str, used: int, cost: str
+) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        start_response(status, [("x-charge", "requests=2"), ("X-Charge", "tokens=30")])
+        return [b""]
+
+    units = ("requests", "tokens")
+    rules = [Rule(id=unit, quota="100/minute fixed_window", dimension="ip", unit=unit) for unit in units]
+    limiter = Limiter(rules, clock=FakeClock(1_700_000_000))
+    call = Call(
+        RateLimitMiddleware(
+            app,
+            limiter=limiter,
+            cost={"requests": 50, "tokens": 0},
+            charge_header="X-Charge",
+            deduct_when=lambda response: response.status_code < 400,
+        )
+    )
+    assert call.headers["X-RateLimit-Cost"] == cost
+    peeked = limiter.peek(ip="192.0.2.7", cost=dict.fromkeys(units, 1))
+    assert sum(100 - limit.remaining for limit in peeked.limits) == used
+
+
 def test_an_app_reserves_and_settles_for_its_client() -> None:
     def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         with environ["headgate.limits"].reserve(50) as reservation:

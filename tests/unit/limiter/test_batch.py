@@ -88,7 +88,7 @@ def asks() -> list[BatchedRequest]:
 class TestMany:
     def test_decides_as_one_after_the_other_would(self, slow: bool) -> None:
         async def one_by_one(alone: AsyncLimiter) -> list[Decision]:
-            return [await resolve(alone.decide(facts, cost=cost)) for facts, cost, _ in asks()]
+            return [await resolve(alone.decide(facts, cost=cost)) for facts, cost, *_ in asks()]
 
         expected = asyncio.run(one_by_one(limiter()))
         assert [decision.allowed for decision in expected] == [
@@ -103,7 +103,7 @@ class TestMany:
         snapshot = Snapshot(RULES, users=users if listed else [], directory=elsewhere)
         decisions = asyncio.run(resolve(limiter(snapshot, slow=slow).decide_many(asks())))
         alone = limiter(Snapshot(RULES, users=users))
-        assert decisions == [asyncio.run(resolve(alone.decide(facts, cost=cost))) for facts, cost, _ in asks()]
+        assert decisions == [asyncio.run(resolve(alone.decide(facts, cost=cost))) for facts, cost, *_ in asks()]
         assert decisions[-1].allowed
         assert elsewhere is None or sorted(elsewhere.asked) == ["u", "v"]  # once each
         assert asyncio.run(resolve(limiter(snapshot, slow=slow).decide_many([]))) == []
@@ -251,3 +251,27 @@ def test_together_fails_as_the_rules_say() -> None:
         )
     ).parts
     assert [decision.reason for decision in decisions] == ["fail_open", "fail_closed", "no_rule"]
+
+
+def test_a_request_that_varies_in_a_fact_that_rules_name_gets_its_own_plan() -> None:
+    rules = [
+        Rule(id="free", quota="5/minute", match={"country": "DE"}),
+        Rule(id="all", quota="9/minute", dimension="tenant"),
+    ]
+
+    async def story() -> list[str | None]:
+        named = AsyncLimiter(Snapshot(rules, facts=["country"]))
+        facts = [{"user": "u", "tenant": "t", "country": country} for country in ("DE", "FR", "FR", "DE")]
+        varying = [BatchedRequest(one, varying="country" if at else None) for at, one in enumerate(facts)]
+        return [decision.rule for decision in await resolve(named.decide_many(varying))]
+
+    assert asyncio.run(story()) == ["free", "all", "all", "free"]
+
+
+def test_requests_that_vary_in_their_user_are_counted_by_user() -> None:
+    async def story() -> list[int]:
+        plain = AsyncLimiter("3/minute")
+        requests = [BatchedRequest({"user": user}, varying="user" if at else None) for at, user in enumerate("aabab")]
+        return [decision.remaining for decision in await resolve(plain.decide_many(requests))]
+
+    assert asyncio.run(story()) == [2, 1, 2, 0, 1]

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from headgate.core.key import key_template
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.users import CachedDirectory
-from headgate.rules.users import User
+from headgate.rules.users import Override, User
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
 from tests.integration.limiters import ALGORITHMS
@@ -327,3 +328,56 @@ def test_a_check_leaves_nothing_to_the_garbage_collector(clock: FakeClock, path:
         assert gc.collect() < 100
     finally:
         gc.enable()
+
+
+def limiter_with_own_limit(store: MemoryStore, clock: FakeClock, quota: str) -> Limiter:
+    """A rule by user, of which alice has a hundred times the limit."""
+    rule = Rule(id="r", quota=quota, dimension="user")
+    own = User(id="alice", overrides=[Override(rule="r", limit=100 * rule.quota.limit)])
+    return Limiter(Snapshot([rule], users=[own]), store=store, clock=clock)
+
+
+@algorithms
+def test_the_sweep_keeps_what_is_left_of_a_larger_own_limit(clock: FakeClock, algorithm: str) -> None:
+    """A bucket that holds more than others can is not full."""
+    limiter = limiter_with_own_limit(MemoryStore(clock=clock), clock, f"10/hour {algorithm}")
+    assert limiter.check(user="alice", cost=500).remaining == 500
+    for number in range(MAX_KEYS):
+        limiter.check(user=number)
+    assert limiter.peek(user="alice").remaining == 500
+
+
+@algorithms
+def test_the_sweep_keeps_what_a_larger_own_limit_would_have_forgotten(clock: FakeClock, algorithm: str) -> None:
+    """A bucket that would be full again at alice's rate is not full at its own."""
+    limiter = limiter_with_own_limit(MemoryStore(clock=clock), clock, f"10/hour {algorithm}")
+    assert limiter.check(user="bob", cost=10).remaining == 0
+    clock.advance(60)
+    limiter.check(user="alice")  # a new key, which begins a sweep
+    assert limiter.peek(user="bob").remaining == 0
+
+
+@algorithms
+def test_a_full_store_evicts_no_limited_client_because_others_have_more(
+    store: MemoryStore, clock: FakeClock, algorithm: str
+) -> None:
+    limiter = limiter_with_own_limit(store, clock, f"10/hour {algorithm}")
+    for number in range(MAX_KEYS):
+        assert limiter.check(user=number, cost=10).remaining == 0
+    assert limiter.check(user="alice").reason == "fail_open"
+    assert {limiter.peek(user=number).remaining for number in range(MAX_KEYS)} == {0}
+
+
+@algorithms
+def test_quotas_that_no_longer_matter_are_forgotten(store: MemoryStore, clock: FakeClock, algorithm: str) -> None:
+    """A limit that was once lower does not fill the store for ever."""
+    rule = Rule(id="r", quota=f"1/minute {algorithm}", dimension="user")
+    limiter = Limiter(Snapshot([rule]), store=store, clock=clock)
+    limiter.check(user="bob")
+    limiter.holder.swap(Snapshot([replace(rule, quota=Quota.parse(f"100/minute {algorithm}"))]))
+    for _ in range(2):
+        for number in range(MAX_KEYS):
+            limiter.check(user=number)
+        clock.advance(180)
+    for number in range(3 * MAX_KEYS):
+        assert limiter.check(user=number).reason == "within_limit"

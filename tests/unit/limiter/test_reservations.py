@@ -16,7 +16,7 @@ from headgate import AsyncLimiter, InvalidCheck, Limiter, Rule, Settlement, Stor
 from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.plan import Plan
 from headgate.core.reading import WarningStates
-from headgate.core.reservation import LATE_US, Claim, Record
+from headgate.core.reservation import LATE_US, Claim, Record, ReservationAnswer
 from headgate.errors import StoreTimeout
 from headgate.rules.penalties import Penalties
 from headgate.rules.snapshot import Snapshot
@@ -365,8 +365,8 @@ class Faulty(MemoryStore):
     def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:
         return group_program(self.check, plan, states, told)
 
-    def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> None:
-        """It cannot do it in one step, as a cluster cannot."""
+    def new_reservation_id(self, charge: Group) -> None:
+        """It cannot do it in one step, as with shards."""
 
     def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
         self._fail("hold")
@@ -483,8 +483,8 @@ def test_one_that_was_cut_before_its_record_was_renewed_is_given_back(
 
 def test_a_charge_that_comes_after_its_record_expired_is_charged_when_it_is_settled(clock: FakeClock) -> None:
     class Slow(MemoryStore):
-        def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> None:
-            """It cannot do it in one step, as a cluster cannot."""
+        def new_reservation_id(self, charge: Group) -> None:
+            """It cannot do it in one step, as with shards."""
 
         def check(self, groups: Sequence[Group]) -> list[Answer]:
             if slow:
@@ -513,7 +513,7 @@ class Mute(MemoryStore):
 
     mute = False
 
-    def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
+    def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> ReservationAnswer:
         answer = super().reserve(reservation_id, pending, ttl_us)
         if self.mute:
             raise StoreTimeout("no answer")
@@ -643,3 +643,12 @@ def test_a_store_without_reservations_says_so_and_does_all_else(clock: FakeClock
     with pytest.raises(InvalidCheck, match="Plain keeps no reservations"):
         limiter.settle("some-id", 1)
     assert limiter.check("alice").remaining == 9
+
+
+def test_one_that_only_a_shadow_would_refuse_is_recorded(do: Either) -> None:
+    limiter = do.open([Rule(id="shadow", quota="1/minute", action="log_only")])
+    do(limiter.check(user="alice"))
+    reservation = do(limiter.reserve(user="alice"))
+    assert reservation
+    assert reservation.decision.reason == "shadow"
+    assert do(reservation.settle(1)).reason == "settled"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -272,3 +274,14 @@ def test_rules_in_memory_import_nothing_but_the_standard_library() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.strip() == "[]"
+
+
+def test_programs_of_former_rules_are_not_kept() -> None:
+    limiter = Limiter(Snapshot([Rule(id="r", quota="1/minute", dimension="user")]))
+    kept = []
+    for limit in range(1, 4):
+        limiter.holder.swap(Snapshot([Rule(id="r", quota=f"{limit}/minute", dimension="user")]))
+        limiter.check(user="alice")
+        kept += [ref(plan) for plan in limiter._engine.programs]
+    gc.collect()
+    assert [plan() is None for plan in kept] == [True, True, False]

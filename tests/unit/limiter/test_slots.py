@@ -15,11 +15,14 @@ import pytest
 
 from headgate import AsyncLimiter, InvalidCheck, InvalidRule, Limiter, Quota, RateLimited, Rule, Slot
 from headgate.core.check import Answer, Group
-from headgate.limiter.engine import Engine
+from headgate.core.slot import encode_slot
+from headgate.limiter import slot_records
+from headgate.limiter.programs import Programs
 from headgate.rules.plan import RulePlan
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.program import Program
 from headgate.testing import FakeClock
+from tests.waiting import until
 
 QUOTA = "2 concurrent ttl 10s"
 RULES = [Rule(id="slots", quota=QUOTA), Rule(id="rate", quota="3/minute fixed_window")]
@@ -100,6 +103,14 @@ def test_another_process_can_renew_and_release_by_the_id(clock: FakeClock) -> No
     assert not limiter.renew(slot.id)
     with pytest.raises(InvalidCheck, match="must be the id of a slot"):
         limiter.release("alice")
+
+
+@pytest.mark.parametrize("slot_id", [None, 5, b"s1.", [], Slot])
+def test_what_is_not_an_id_is_refused(clock: FakeClock, slot_id: Any) -> None:
+    limiter = Limiter(QUOTA, clock=clock)
+    for call in (limiter.release, limiter.renew):
+        with pytest.raises(InvalidCheck, match="must be the id of a slot"):
+            call(slot_id)
 
 
 def test_a_slot_that_expired_is_lost(clock: FakeClock) -> None:
@@ -224,6 +235,53 @@ def test_who_comes_first_gets_the_first_slot() -> None:
     assert order == [0, 1, 2, 3, 4]
 
 
+def test_who_waits_is_ahead_of_who_does_not(clock: FakeClock) -> None:
+    store = MemoryStore(clock=clock)
+    first, second = (Limiter(QUOTA, store=store, clock=clock) for _ in range(2))
+    slots = [first.acquire("alice"), first.acquire("alice")]
+    refused_by_others: list[float | None] = []
+
+    def sleep(seconds: float) -> None:  # what happens while the first waits
+        clock.advance(seconds)
+        if slots:
+            slots.pop().release()
+            with pytest.raises(RateLimited) as refused:
+                second.acquire("alice", cost=1 + len(refused_by_others))
+            refused_by_others.append(refused.value.decision.retry_after)
+
+    clock.sleep = sleep  # type: ignore[method-assign]
+    waited = first.acquire("alice", cost=2, wait=1.0)
+    assert waited.is_held
+    assert refused_by_others[0] == 1.0  # one slot is free, but spoken for
+    waited.release()
+    assert second.acquire("alice", cost=2).is_held
+
+
+def test_who_gives_up_leaves_the_queue(clock: FakeClock) -> None:
+    limiter = Limiter(QUOTA, clock=clock)
+    held = limiter.acquire("alice")
+    with pytest.raises(RateLimited):
+        limiter.acquire("alice", cost=2, wait=0.5)
+    assert remaining(limiter) == {"default": 1}
+    held.release()
+    assert remaining(limiter) == {"default": 2}
+
+
+def test_who_waits_for_a_rate_is_not_in_the_queue(clock: FakeClock) -> None:
+    limiter = Limiter([Rule(id="slots", quota="1 concurrent ttl 10s"), Rule(id="rate", quota="2/minute")], clock=clock)
+    for _ in range(2):
+        limiter.acquire("alice").release()
+    seen: list[dict[str, int]] = []
+
+    def sleep(seconds: float) -> None:
+        seen.append(remaining(limiter))
+        clock.advance(seconds)
+
+    clock.sleep = sleep  # type: ignore[method-assign]
+    assert limiter.acquire("alice", wait=120.0).is_held
+    assert seen[0] == {"slots": 1, "rate": 0}
+
+
 def test_threads_never_hold_more_than_the_limit() -> None:
     limiter = Limiter("3 concurrent")
     under_way, most = 0, 0
@@ -287,6 +345,22 @@ def test_a_slot_of_another_limiter_counts_as_released_and_not_as_acquired(clock:
     assert second.release(first.acquire("alice").id)
     second.acquire("alice")
     assert (second.slots().released, second.slots().acquired) == ({"slots": 1}, {"slots": 1})
+
+
+def test_an_edited_id_adds_no_rule_to_the_figures(clock: FakeClock) -> None:
+    store = MemoryStore(clock=clock)
+    first, second = (Limiter([Rule(id="slots", quota="5 concurrent")], store=store, clock=clock) for _ in range(2))
+
+    def edited(slot: Slot) -> str:
+        return encode_slot([check._replace(rule="made up") for check in slot.held])
+
+    assert first.release(edited(first.acquire("alice")))
+    assert second.release(edited(first.acquire("alice")))
+    assert first.renew(edited(first.acquire("alice")))
+    assert not first.release(encode_slot([first.acquire("alice").held[0]._replace(rule="made up", subject="bob")]))
+    figures = first.slots()
+    assert (figures.released, figures.expired, figures.acquired) == ({"slots": 1}, {"slots": 1}, {"slots": 4})
+    assert (second.slots().released, second.slots().expired) == ({"other": 1}, {})
 
 
 @pytest.mark.parametrize(
@@ -388,7 +462,7 @@ async def test_an_async_block_holds_a_slot(clock: FakeClock) -> None:
 
 
 @in_a_loop
-async def test_a_release_that_overtakes_its_cancelled_check_is_repeated() -> None:
+async def test_a_check_that_its_release_has_overtaken_takes_no_slot() -> None:
     """As on Redis, when the two go by different connections."""
 
     class Late(AsyncMemoryStore):
@@ -397,17 +471,19 @@ async def test_a_release_that_overtakes_its_cancelled_check_is_repeated() -> Non
 
         async def _check_late(self, groups: Sequence[Group]) -> list[Answer]:
             sent.set()
-            await asyncio.sleep(0.01)
-            return self.store.check(groups)
+            await asyncio.sleep(0.3)
+            answers = self.store.check(groups)
+            done.set()
+            return answers
 
-    sent = asyncio.Event()
+    sent, done = asyncio.Event(), asyncio.Event()
     async with AsyncLimiter("1 concurrent", store=Late(MemoryStore())) as limiter:
         task = asyncio.ensure_future(limiter.acquire("alice"))
         await sent.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.sleep(0.1)
+        await done.wait()
         assert (await limiter.peek("alice")).remaining == 1
 
 
@@ -449,6 +525,32 @@ async def test_tasks_wait_in_the_order_in_which_they_came() -> None:
 
 
 @in_a_loop
+async def test_tasks_that_wait_for_long_keep_their_places() -> None:
+    """Only the first asks, for longer than a ticket lives, and renews the others' tickets."""
+    store = MemoryStore()
+    async with AsyncLimiter("1 concurrent", store=store) as limiter, AsyncLimiter("1 concurrent", store=store) as other:
+        held = await limiter.acquire("alice")
+        order: list[int] = []
+
+        async def come(number: int) -> None:
+            async with limiter.acquire("alice", wait=30):
+                order.append(number)
+
+        tasks = []
+        for number in range(3):
+            tasks.append(asyncio.create_task(come(number)))
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1.2)
+        tasks[0].cancel()
+        last = asyncio.ensure_future(other.acquire("alice", wait=30))
+        await asyncio.sleep(0.01)
+        await held.release()
+        await last
+        assert order == [1, 2]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@in_a_loop
 async def test_an_async_slot_is_renewed_while_its_block_runs() -> None:
     async with AsyncLimiter("1 concurrent ttl 600ms") as limiter:
         async with limiter.acquire("alice", renew=True):
@@ -461,17 +563,17 @@ async def test_an_async_slot_is_renewed_while_its_block_runs() -> None:
 def test_an_interrupted_thread_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     limiter = Limiter("1 concurrent")
     interrupted = Event()
-    program_of = Engine.program
+    program_of = Programs.__missing__
 
-    def interrupting(engine: Engine, plan: RulePlan, *, exact: bool = False) -> Program:
+    def interrupting(programs: Programs, plan: RulePlan) -> Program:
         def decide(*args: Any) -> None:
-            program_of(engine, plan, exact=exact)(*args)
+            program_of(programs, plan)(*args)
             interrupted.set()
             raise KeyboardInterrupt
 
         return decide
 
-    monkeypatch.setattr(Engine, "program", interrupting)
+    monkeypatch.setattr(Programs, "__missing__", interrupting)
     with pytest.raises(KeyboardInterrupt):
         limiter.acquire("alice")
     assert interrupted.is_set()
@@ -491,3 +593,49 @@ async def test_a_decorated_async_function_holds_a_slot_while_it_runs() -> None:
             assert await nested(0) == 7
             with pytest.raises(RateLimited):
                 await nested(1)
+
+
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let requests that wait ask the store once an hour."""
+    monkeypatch.setattr(slot_records, "POLL_SECONDS", 3_600.0)
+    monkeypatch.setattr(slot_records, "MAX_POLL_SECONDS", 3_600.0)
+
+
+@pytest.mark.usefixtures("seldom")
+def test_a_release_wakes_the_next_thread_of_the_process() -> None:
+    limiter = Limiter("1 concurrent")
+    held = limiter.acquire("alice")
+    with ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(take_and_release, limiter) for _ in range(2)]
+        until(lambda: len(lines_of(limiter)) == 2)
+        held.release()
+        assert [one.result(10.0) for one in waiting] == [True, True]
+
+
+def take_and_release(limiter: Limiter) -> bool:
+    with limiter.acquire("alice", wait=30.0) as slot:
+        return slot.is_held
+
+
+def lines_of(limiter: Any) -> list[Any]:
+    """The requests that wait in this process."""
+    return [place for line in limiter._slots._lines._known.values() for place in line._order]
+
+
+@pytest.mark.usefixtures("seldom")
+@in_a_loop
+async def test_a_release_wakes_the_next_task_of_the_process() -> None:
+    async with AsyncLimiter("1 concurrent") as limiter:
+        held = await limiter.acquire("alice")
+
+        async def come() -> bool:
+            async with limiter.acquire("alice", wait=30.0) as slot:
+                return slot.is_held
+
+        tasks = [asyncio.create_task(come()) for _ in range(2)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(lines_of(limiter)) == 2
+        await held.release()
+        assert await asyncio.wait_for(asyncio.gather(*tasks), 10.0) == [True, True]

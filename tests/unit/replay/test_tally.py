@@ -6,8 +6,7 @@ import pytest
 
 from headgate.replay import tally
 from headgate.replay.record import LogRecord
-from headgate.replay.replay import replay_records
-from headgate.replay.report import RuleReport, report_of
+from headgate.replay.report import Report, RuleReport, report_of
 from headgate.replay.run import Run
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
@@ -21,10 +20,17 @@ def small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tally, "MAX_SUBJECTS", BOUND)
 
 
+def replay(records: list[LogRecord], quota: str) -> Report:
+    run = Run(Snapshot([Rule(id="r", quota=quota, dimension="ip")]))
+    for at_us, facts, cost in records:
+        run.decide(at_us, facts, cost)
+    return report_of(run)
+
+
 def limited(*requests: tuple[str, int], quota: str = "4/minute fixed_window") -> RuleReport:
     """Replay so many requests of each address, one address after the other, within a minute."""
     records = [LogRecord(0, {"ip": address}) for address, count in requests for _ in range(count)]
-    (rule,) = replay_records(records, Snapshot([Rule(id="r", quota=quota, dimension="ip")])).rules
+    (rule,) = replay(records, quota).rules
     return rule
 
 
@@ -51,7 +57,7 @@ def test_those_who_were_refused_most_keep_their_names() -> None:
         for name, count in [*first, *((address(number), 1) for number in range(2, 10 * BOUND))]
         for _ in range(count)
     ]
-    report = replay_records(records, Snapshot([Rule(id="r", quota="4/minute fixed_window", dimension="ip")]))
+    report = replay(records, "4/minute fixed_window")
     assert [(one.subject, one.requests, one.refused) for one in report.top] == [
         (address(0), 50, 46),
         (address(1), 40, 36),

@@ -57,7 +57,8 @@ def test_a_period_that_ends_begins_another_while_plans_are_cached() -> None:
 
 
 def test_an_anchor_of_another_kind_does_not_concern_a_rule() -> None:
-    rules = [MONTHLY, Rule(id="weekly", quota="9/calendar week tz Europe/Berlin")]
+    weekly = Rule(id="weekly", quota="9/calendar week tz Europe/Berlin")
+    rules = [MONTHLY, weekly, Rule(id="daily", quota="9/calendar day tz Europe/Berlin")]
     snapshot = Snapshot(rules, users=[User(id="alice", anchor="friday"), User(id="bob", anchor=15)])
     limiter = Limiter(snapshot, clock=FakeClock(at(2026, 2, 10)))  # a Tuesday
 
@@ -65,9 +66,9 @@ def test_an_anchor_of_another_kind_does_not_concern_a_rule() -> None:
         decision = limiter.peek(user=user)
         return {one.rule: decision.at_us / 1e6 + one.reset_after for one in limiter.check(user=user).limits}
 
-    assert resets("carol") == {"plan": at(2026, 3, 1), "weekly": at(2026, 2, 16)}
-    assert resets("alice") == {"plan": at(2026, 3, 1), "weekly": at(2026, 2, 13)}
-    assert resets("bob") == {"plan": at(2026, 2, 15), "weekly": at(2026, 2, 16)}
+    assert resets("carol") == {"plan": at(2026, 3, 1), "weekly": at(2026, 2, 16), "daily": at(2026, 2, 11)}
+    assert resets("alice") == {"plan": at(2026, 3, 1), "weekly": at(2026, 2, 13), "daily": at(2026, 2, 11)}
+    assert resets("bob") == {"plan": at(2026, 2, 15), "weekly": at(2026, 2, 16), "daily": at(2026, 2, 11)}
 
 
 def test_the_policy_says_no_window_where_windows_differ() -> None:
@@ -114,7 +115,7 @@ def test_only_the_limit_of_a_calendar_can_be_overridden() -> None:
         Override(rule="plan", limit=5, window="1h").applied_to(MONTHLY.quota)
 
 
-@pytest.mark.parametrize("anchor", [0.5, "someday", 32, True])
+@pytest.mark.parametrize("anchor", [0, 0.5, "someday", 32, True])
 def test_what_can_be_no_users_anchor(anchor: object) -> None:
     with pytest.raises(InvalidRule, match="user 'u': anchor: must be a day of the month from 1 to 31"):
         User(id="u", anchor=anchor)  # type: ignore[arg-type]

@@ -16,11 +16,15 @@ class Written:
     """A transport that keeps what is written."""
 
     def __init__(self) -> None:
-        self.data = b""
+        self.writes: list[bytes] = []
         self.closed = False
 
+    @property
+    def data(self) -> bytes:
+        return b"".join(self.writes)
+
     def write(self, data: bytes) -> None:
-        self.data += data
+        self.writes.append(data)
 
     def close(self) -> None:
         self.closed = True
@@ -68,7 +72,9 @@ def test_a_body_of_unknown_length_comes_in_chunks() -> None:
 
 @pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 204), ("GET", 304)])
 def test_a_response_that_has_no_body_has_no_chunks(method: str, status: int) -> None:
-    assert b"chunked" not in respond(start(status=status), method=method).data
+    written = respond(start(status=status), body(b""), method=method)
+    assert written.data.startswith(b"HTTP/1.1 %d " % status)
+    assert b"chunked" not in written.data
 
 
 @pytest.mark.parametrize(
@@ -105,3 +111,18 @@ def test_a_field_that_would_be_read_as_something_else_is_an_error(field: tuple[b
 def test_a_response_begins_with_its_start() -> None:
     with pytest.raises(RuntimeError, match="must begin"):
         respond(body(b"hi"))
+
+
+def test_head_and_body_are_written_at_once() -> None:
+    whole = respond(start((b"content-length", b"2")), body(b"hi"))
+    assert len(whole.writes) == 1
+    assert respond(start((b"content-length", b"2"))).writes == []  # ASGI: nothing before the body's first part
+    parts = respond(start((b"content-length", b"4")), body(b"hi", more=True), body(b"ho"))
+    assert parts.data.endswith(b"content-length: 4\r\n\r\nhiho")
+
+
+def test_a_body_of_another_length_than_the_head_says_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="shorter"):
+        respond(start((b"content-length", b"3")), body(b"hi"))
+    with pytest.raises(RuntimeError, match="longer"):
+        respond(start((b"content-length", b"1")), body(b"hi"))

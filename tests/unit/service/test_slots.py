@@ -11,10 +11,11 @@ import pytest
 from headgate import AsyncLimiter, Rule
 from headgate.errors import InvalidCheck
 from headgate.rules import Snapshot
+from headgate.rules.holder import Holder
+from headgate.service import node
 from headgate.service.access import Access
 from headgate.service.data_plane import DataPlane
 from headgate.service.http.app import HttpApp
-from headgate.service.node import _tell_of_slots
 from headgate.service.protos import rate_limiter_pb2 as messages
 from headgate.service.protos.rls_pb2 import RateLimitDescriptor, RateLimitRequest, RateLimitResponse
 from headgate.service.rpc.envoy import RateLimitService
@@ -37,14 +38,31 @@ async def _no_metrics(_: str) -> tuple[bytes, str]:
 class Cluster:
     """Nodes of a service on one store."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: list[Rule] = RULES) -> None:
         self.clock = FakeClock(1_700_000_040)
         store = MemoryStore(clock=self.clock)
-        self.planes = [DataPlane(AsyncLimiter(RULES, store=store, clock=self.clock)) for _ in range(2)]
+        self.planes = [DataPlane(AsyncLimiter(rules, store=store, clock=self.clock)) for _ in range(2)]
 
     def post(self, path: str, body: Any, node: int = 0) -> Got:
         app = HttpApp(self.planes[node], Access(), health=State(), metrics=_no_metrics)
         return call(app, "POST", path, body)
+
+
+def test_a_slot_beside_a_full_shadow_is_released_and_renewed() -> None:
+    trial = Rule(id="trial", quota="1 concurrent ttl 20s", action="log_only")
+    cluster = Cluster([Rule(id="slots", quota="3 concurrent ttl 20s"), trial])
+    for _ in range(2):
+        slot = {"slot": cluster.post("/v1/acquire", {"user": "alice"}).json["slot"]}
+        assert cluster.post("/v1/renew", slot, node=1).json == {"renewed": True}
+    assert cluster.post("/v1/release", slot, node=1).json == {"released": True}
+    assert cluster.post("/v1/release", slot, node=1).json == {"released": False}
+
+
+def test_a_full_shadow_alone_gives_no_slot() -> None:
+    cluster = Cluster([Rule(id="trial", quota="1 concurrent ttl 20s", action="log_only")])
+    first, second = (cluster.post("/v1/acquire", {"user": "alice"}).json for _ in range(2))
+    assert (first["allowed"], first["ttl"]) == (True, 20.0)
+    assert (second["allowed"], second["slot"], second["ttl"]) == (True, None, None)
 
 
 def test_a_slot_is_released_and_renewed_at_any_node() -> None:
@@ -113,7 +131,7 @@ def test_grpc_acquires_renews_and_releases() -> None:
     asyncio.run(main())
 
 
-def test_proxies_are_not_held_to_rules_with_slots(caplog: pytest.LogCaptureFixture) -> None:
+def test_proxies_are_not_held_to_rules_with_slots() -> None:
     async def main() -> None:
         plane = Cluster().planes[0]
         entry = RateLimitDescriptor.Entry(key="user", value="alice")
@@ -128,11 +146,26 @@ def test_proxies_are_not_held_to_rules_with_slots(caplog: pytest.LogCaptureFixtu
         assert [limit.rule for limit in decision.limits] == ["rate"]
 
     asyncio.run(main())
-    with caplog.at_level(logging.WARNING):
-        _tell_of_slots(Snapshot(RULES[1:]))
+
+
+def test_rules_that_proxies_are_not_held_to_are_logged_whenever_they_come(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "LOOK_SECONDS", 0.001)
+
+    async def main() -> None:
+        holder = Holder(Snapshot(RULES[1:]))
+        task = asyncio.create_task(node.announce_slots(holder))
+        await asyncio.sleep(0.01)
         assert caplog.text == ""
-        _tell_of_slots(Snapshot(RULES))
-    assert "rules that limit concurrency (slots) do not apply to /v1/authorize" in caplog.text
+        for _ in range(2):
+            holder.swap(Snapshot(RULES))
+            await asyncio.sleep(0.05)
+        task.cancel()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(main())
+    assert caplog.text.count("rules that limit concurrency (slots) do not apply to /v1/authorize") == 1
 
 
 def test_slots_are_on_the_page_of_metrics() -> None:

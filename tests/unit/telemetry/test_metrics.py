@@ -12,12 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from headgate import Limiter, Quota, Rule
 from headgate._version import __version__
+from headgate.audit.auditor import AuditStatus
 from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
 from headgate.telemetry.meter import Meter
 from headgate.telemetry.metric_families import version_number
 from headgate.telemetry.metrics import OPENMETRICS, TEXT, Metrics
-from tests.metrics_page import AuditStatus, service_metrics
+from tests.metrics_page import service_metrics
 
 LABELS = {
     "rule",

@@ -44,6 +44,11 @@
 
   const dialog = document.getElementById("dialog");
   const keys = document.getElementById("keys");
+  // Drop sparklines that come for a table which a search has replaced: they belong to other rows.
+  document.body.addEventListener("htmx:beforeRequest", ({ detail: { elt } }) => {
+    if (!elt.matches("[data-sparklines]")) return;
+    elt.addEventListener("htmx:beforeOnLoad", (event) => { if (!elt.isConnected) event.preventDefault(); });
+  });
   document.body.addEventListener("htmx:afterSwap", (event) => {
     showTimes(event.detail.target);
     if (event.detail.target === dialog && !dialog.open) dialog.showModal();

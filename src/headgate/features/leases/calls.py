@@ -25,16 +25,17 @@ class Decided(NamedTuple):
 
 
 class LeasedCheck(NamedTuple):
-    """A check of a leased rule: the tokens taken from its lease, and its cost."""
+    """A check of a leased rule: the tokens taken from its lease, and the part of its cost that they do not pay."""
 
     lease: Lease
     taken: Taken
-    asked: int
+    unpaid: int
 
-    @property
-    def paid(self) -> bool:
-        """Whether the tokens taken pay the whole cost."""
-        return sum(count for _, count in self.taken) == self.asked
+    @classmethod
+    def take(cls, lease: Lease, cost: int, at_us: int) -> LeasedCheck:
+        """Take as much of a cost from its lease as there is."""
+        taken = lease.take(cost, at_us)
+        return cls(lease, taken, cost - sum(count for _, count in taken))
 
 
 class LeasedGroup(NamedTuple):

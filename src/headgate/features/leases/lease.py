@@ -65,7 +65,7 @@ class StoreRefusal:
         wait_us = outcome.wait_us
         self.until_us = sent_us + (REMEMBER_US if wait_us == NEVER else min(wait_us, REMEMBER_US))
 
-    def stands(self, cost: int, at_us: int) -> bool:
+    def is_valid_for(self, cost: int, at_us: int) -> bool:
         return cost >= self.cost and self.sent_us <= at_us < self.until_us
 
     def at(self, at_us: int) -> Outcome:

@@ -82,14 +82,11 @@ class Leases:
         table = self._table.of(template.key_template)
         key_template, quota, now_us = template.key_template, template.quota, self._own_now_us
         reading, late_reading = Reading(plan, states), Reading(plan, states, partial(_read, quota))
-        acquire, release, low = self._lock.get, self._lock.put, self._low
+        acquire, release, low = self._lock.get, self._lock.put, self._fetch_ahead
         counts, note_check = self._counts, self._table.note_check
 
         def check(
-            subjects: tuple[str, ...],
-            costs: tuple[int, ...],
-            peek: bool = False,
-            extras: Extras | None = None,
+            subjects: tuple[str, ...], costs: tuple[int, ...], peek: bool = False, extras: Extras | None = None
         ) -> Any:
             (subject,), (cost,) = subjects, costs
             if cost <= 0 or peek or extras is not None:
@@ -110,7 +107,7 @@ class Leases:
                     piece.left = left
                     counts.hits += 1
                 elif piece.left == 0 and not lease.spares and lease.quota == quota and cost <= quota.capacity:
-                    if lease.refusal is not None and lease.refusal.stands(cost, at_us):
+                    if lease.refusal is not None and lease.refusal.is_valid_for(cost, at_us):
                         refusal = lease.refusal
                         counts.hits += 1
                     else:
@@ -143,19 +140,19 @@ class Leases:
             self._counts.checks += 1
             self._counts.calls += 1
             lease.remaining = outcome.remaining
-            told = lease.take_answer(cost, outcome, now_us, sent_us)
-            if told.wait_us == 0:
+            final = lease.take_answer(cost, outcome, now_us, sent_us)
+            if final.wait_us == 0:
                 return decision
             at_us = self._now_us()
-            part = LeasedCheck(lease, lease.take(cost, at_us), cost)  # a slice may have arrived in the meantime
-            if part.paid:
-                told, now_us = lease.outcome(at_us), lease.now_us(at_us)
-            else:
+            part = LeasedCheck.take(lease, cost, at_us)  # a slice may have arrived in the meantime
+            if part.unpaid:
                 self._table.put_back(part)
-        verdict = (now_us, decision.subjects, decision.costs, (told,))
+            else:
+                final, now_us = lease.outcome(at_us), lease.now_us(at_us)
+        verdict = (now_us, decision.subjects, decision.costs, (final,))
         reading = decision.reading
         known = Reading.of_outcomes(reading.plan, reading.states, reading.reason)
-        return decision_with(known, verdict, told.wait_us == 0)
+        return decision_with(known, verdict, final.wait_us == 0)
 
     def decide(self, groups: Sequence[Group], leased: frozenset[str], *, inline: bool) -> Steps:
         """Decide groups; `leased` are the ids of leased rules. Returns `Decided`.
@@ -166,24 +163,24 @@ class Leases:
         with self._locked:
             wanted: list[Fetch] = []
             before = self._counts.checks
-            trips = [self._payment.prepare(group, leased, at_us, wanted) for group in groups]
+            leased_groups = [self._payment.prepare(group, leased, at_us, wanted) for group in groups]
             later = wanted if not inline else []
             self._wanted += later
             counts = self._counts.checks > before  # one call for all of them; others' calls are not counted
         if later:
             wanted = []
             self._notify()
-        asks = [trip.sent for trip in trips if trip.sent is not None]
+        asks = [one.sent for one in leased_groups if one.sent is not None]
         answers: Sequence[Answer] = ()
         if asks:
             answers = yield from self._ask(asks, wanted, at_us, counts=counts)
-        given = iter(answers)
+        remaining = iter(answers)
         since = {fetch.lease for fetch in wanted}  # leases with newer data than the direct answer
         pay = self._payment
         with self._locked:
             decided = [
-                pay.answer(trip, at_us) if trip.sent is None else pay.conclude(trip, next(given), at_us, since)
-                for trip in trips
+                pay.answer(one, at_us) if one.sent is None else pay.conclude(one, next(remaining), at_us, since)
+                for one in leased_groups
             ]
         if wanted:
             self._notify()
@@ -214,8 +211,8 @@ class Leases:
         with self._locked:
             if self._lost:
                 self._strand(self._lost.give_up(at_us))
-                asked = {fetch.key for fetch in self._wanted}
-                self._wanted += [fetch for fetch in self._lost.due(at_us) if fetch.key not in asked]
+                known = {fetch.key for fetch in self._wanted}
+                self._wanted += [fetch for fetch in self._lost.due(at_us) if fetch.key not in known]
             charges = self._table.tick(at_us)
             wanted = bool(self._wanted)
         if wanted:
@@ -323,7 +320,7 @@ class Leases:
         self._counts.fetched += tokens
         self._counts.stranded += tokens
 
-    def _low(self, lease: Lease, piece: Slice, at_us: int) -> None:
+    def _fetch_ahead(self, lease: Lease, piece: Slice, at_us: int) -> None:
         """Check whether to fetch another slice, because this one is nearly used up."""
         with self._locked:
             piece.mark = 0

@@ -34,14 +34,14 @@ class GroupPayment:
         parts: list[LeasedCheck | None] = []
         local = refused = True  # whether everything is paid for; whether a refusal is certain
         for check in group.checks:
-            part = self._part(check, at_us) if check.rule in leased else None
+            part = self._take_tokens(check, at_us) if check.rule in leased else None
             parts.append(part)
             if part is None:
                 local = refused = False
-            elif part.asked:
+            elif part.unpaid:
                 local = False
                 refusal = part.lease.refusal
-                refused = refused and refusal is not None and refusal.stands(part.asked, at_us)
+                refused = refused and refusal is not None and refusal.is_valid_for(part.unpaid, at_us)
         if local or refused:
             self._counts.hits += 1
             return LeasedGroup(group, None, parts)
@@ -50,11 +50,11 @@ class GroupPayment:
         for check, part in zip(group.checks, parts, strict=True):
             if part is None:
                 checks.append(check)
-            elif part.asked:
-                checks.append(check._replace(cost=part.asked))
+            elif part.unpaid:
+                checks.append(check._replace(cost=part.unpaid))
                 size = part.lease.due
                 if size is None:
-                    part.lease.count_direct(part.asked)
+                    part.lease.count_direct(part.unpaid)
                     size = part.lease.fetch_size(at_us)
                 part.lease.due = None
                 if size:
@@ -62,15 +62,15 @@ class GroupPayment:
                     wanted.append(Fetch.of(part.lease, size))
         return LeasedGroup(group, Group(tuple(checks)), parts)
 
-    def answer(self, trip: LeasedGroup, at_us: int) -> Result:
+    def answer(self, leased: LeasedGroup, at_us: int) -> Result:
         """Return the answer to a group without the store: everything is paid for, or a refusal is known to last."""
-        parts = [part for part in trip.parts if part is not None]
-        waits = {part.lease: part.lease.refusal for part in parts if part.asked}
-        refused = any(part.asked and check.enforced for check, part in zip(trip.group.checks, parts, strict=True))
+        parts = [part for part in leased.parts if part is not None]
+        waits = {part.lease: part.lease.refusal for part in parts if part.unpaid}
+        refused = any(part.unpaid and check.enforced for check, part in zip(leased.group.checks, parts, strict=True))
         outcomes, now_us = [], 0
         for part in parts:
             refusal = waits.get(part.lease)  # it lasts as long as we hold the lock
-            if refused or part.asked:
+            if refused or part.unpaid:
                 self._table.put_back(part)
             if refusal is None:
                 outcomes.append(part.lease.outcome(at_us))
@@ -80,65 +80,64 @@ class GroupPayment:
                 now_us = max(now_us, at_us + refusal.offset_us)
         return Result(now_us, tuple(outcomes))
 
-    def conclude(self, trip: LeasedGroup, answer: Answer, sent_us: int, since: set[Lease]) -> Answer:
+    def conclude(self, leased: LeasedGroup, answer: Answer, sent_us: int, since: set[Lease]) -> Answer:
         """Return the answer to a group that the store decided in part. After an error, the tokens stay spent."""
-        if not isinstance(answer, Result) or not any(trip.parts) or not answer.outcomes:
+        if not isinstance(answer, Result) or not any(leased.parts) or not answer.outcomes:
             return answer
-        if trip.group.peek:
-            return answer._replace(outcomes=tuple(map(add_held, trip.group.checks, trip.parts, answer.outcomes)))
-        given = iter(answer.outcomes)
+        if leased.group.peek:
+            return answer._replace(outcomes=tuple(map(add_held, leased.group.checks, leased.parts, answer.outcomes)))
+        decided_there = iter(answer.outcomes)
         outcomes: list[Outcome | None] = []
         refused = False
-        for check, part in zip(trip.group.checks, trip.parts, strict=True):
-            if part is not None and not part.asked:
+        for check, part in zip(leased.group.checks, leased.parts, strict=True):
+            if part is not None and not part.unpaid:
                 outcomes.append(None)
                 continue
-            outcome = next(given)
+            outcome = next(decided_there)
             refused = refused or (outcome.wait_us != 0 and check.enforced)
             if part is not None:
                 if part.lease not in since:
                     part.lease.remaining = outcome.remaining
-                outcome = part.lease.take_answer(part.asked, outcome, answer.now_us, sent_us)
+                outcome = part.lease.take_answer(part.unpaid, outcome, answer.now_us, sent_us)
             outcomes.append(outcome)
-        found = self._second_thoughts(trip) if refused else None
+        found = self._pay_with_new_slice(leased) if refused else None
         if found is not None:
             return found
         final = []
-        for part, told in zip(trip.parts, outcomes, strict=True):
+        for part, decided in zip(leased.parts, outcomes, strict=True):
             if part is None:
-                assert told is not None
-                final.append(told)
+                assert decided is not None
+                final.append(decided)
                 continue
-            if refused or (told is not None and told.wait_us):
+            if refused or (decided is not None and decided.wait_us):
                 self._table.put_back(part)
-            if told is None:
+            if decided is None:
                 final.append(part.lease.outcome(sent_us))
             else:
-                final.append(told._replace(remaining=part.lease.available))
+                final.append(decided._replace(remaining=part.lease.available))
         return Result(answer.now_us, tuple(final))
 
-    def _part(self, check: Check, at_us: int) -> LeasedCheck | None:
+    def _take_tokens(self, check: Check, at_us: int) -> LeasedCheck | None:
         """Take tokens for a check from its lease; None if it has no lease or does not use it."""
         if not 0 < check.cost <= check.quota.capacity:
             return None
         lease = self._table.find_or_add(check, at_us)
         if lease is None:
             return None
-        taken = lease.take(check.cost, at_us)
-        return LeasedCheck(lease, taken, check.cost - sum(count for _, count in taken))
+        return LeasedCheck.take(lease, check.cost, at_us)
 
     def _find_leased(self, check: Check, leased: frozenset[str]) -> LeasedCheck | None:
         lease = self._table.get(check) if check.rule in leased else None
         return None if lease is None else LeasedCheck(lease, [], 0)
 
-    def _second_thoughts(self, trip: LeasedGroup) -> Result | None:
+    def _pay_with_new_slice(self, leased: LeasedGroup) -> Result | None:
         """Return a result if a slice arrived while the store refused and it is enough; else None."""
-        parts = [part for part in trip.parts if part is not None]
-        if len(parts) < len(trip.parts):
+        parts = [part for part in leased.parts if part is not None]
+        if len(parts) < len(leased.parts):
             return None
         at_us = self._now_us()
-        more = [LeasedCheck(part.lease, part.lease.take(part.asked, at_us), part.asked) for part in parts]
-        if all(part.paid for part in more):
+        more = [LeasedCheck.take(part.lease, part.unpaid, at_us) for part in parts]
+        if not any(part.unpaid for part in more):
             now_us = max(part.lease.now_us(at_us) for part in parts)
             return Result(now_us, tuple(part.lease.outcome(at_us) for part in parts))
         for part in more:

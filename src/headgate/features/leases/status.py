@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,6 @@ class LeaseCounts:
     returned: int = 0
     stranded: int = 0
 
-    def status(self, *, outstanding: int, unanswered: int, keys: int) -> LeaseStatus:
-        return LeaseStatus(
-            checks=self.checks + self.hits,
-            hits=self.hits,
-            calls=self.calls,
-            fetches=self.fetches,
-            fetched=self.fetched,
-            returned=self.returned,
-            stranded=self.stranded,
-            outstanding=outstanding,
-            unanswered=unanswered,
-            keys=keys,
-        )
+    def status(self, **current: int) -> LeaseStatus:
+        """Return the counts with the current values: `outstanding`, `unanswered` and `keys`."""
+        return LeaseStatus(**{**asdict(self), "checks": self.checks + self.hits}, **current)

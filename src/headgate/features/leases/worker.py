@@ -9,9 +9,13 @@ from contextlib import suppress
 from contextvars import Context
 from threading import Event, Lock, Thread
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from headgate.features.leases.leases import TICK_US
+
+if TYPE_CHECKING:
+    from headgate.features.leases.async_leasing import AsyncLeasing
+    from headgate.features.leases.leasing import Leasing
 
 TICK_SECONDS: Final = TICK_US / 1_000_000
 QUIET_TICKS: Final = 20  # after which an idle thread ends
@@ -19,44 +23,10 @@ QUIET_TICKS: Final = 20  # after which an idle thread ends
 log = logging.getLogger("headgate")
 
 
-class LeaseWork(Protocol):
-    """The work of a `LeaseWorker`."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether there are leases to tend."""
-        ...
-
-    def fetch(self) -> None:
-        """Fetch the slices that are wanted."""
-        ...
-
-    def tend(self) -> None:
-        """Return unused tokens to the store."""
-        ...
-
-
-class AsyncLeaseWork(Protocol):
-    """The work of an `AsyncLeaseWorker`."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether there are leases to tend."""
-        ...
-
-    async def fetch(self) -> None:
-        """Fetch the slices that are wanted."""
-        ...
-
-    async def tend(self) -> None:
-        """Return unused tokens to the store."""
-        ...
-
-
 class LeaseWorker:
     """A thread that ends when it is idle. Without `ticking`, there is no thread, and slices are fetched at once."""
 
-    def __init__(self, work: LeaseWork, *, ticking: bool) -> None:
+    def __init__(self, work: Leasing, *, ticking: bool) -> None:
         self._work = work
         self._ticking = ticking
         self._closed = False
@@ -116,7 +86,7 @@ class AsyncLeaseWorker:
     Cancelling a caller cancels none of them.
     """
 
-    def __init__(self, work: AsyncLeaseWork, *, ticking: bool) -> None:
+    def __init__(self, work: AsyncLeasing, *, ticking: bool) -> None:
         self._work = work
         self._ticking = ticking
         self._closed = False

@@ -13,7 +13,7 @@ from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
 from headgate.core.reading import WarningStates
-from headgate.core.reservation import Claim, Expired, Record
+from headgate.core.reservation import Claim, Expired, Record, ReservationAnswer
 from headgate.errors import StoreError
 from headgate.features.regions.duty_worker import AsyncDutyWorkers
 from headgate.features.regions.programs import LimitProgram, LimitPrograms, granted_program, refusal, synced_program
@@ -83,10 +83,7 @@ class AsyncRegionalStore:
         spread = self._limit_program(plan, states)
 
         async def check(
-            subjects: tuple[str, ...],
-            costs: tuple[int, ...],
-            peek: bool = False,
-            extras: Extras | None = None,
+            subjects: tuple[str, ...], costs: tuple[int, ...], peek: bool = False, extras: Extras | None = None
         ) -> Any:
             if peek or extras is not None:
                 return await grouped(subjects, costs, peek, extras)
@@ -106,12 +103,12 @@ class AsyncRegionalStore:
             return self._program(self._stores[router.central], plan, states)
         counts = router.counts
 
-        async def nothing(subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
+        async def refuse(subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
             return refusal(router, mode, plan, states, subjects, costs)
 
-        def under(quota: Quota | None) -> LimitProgram:
+        def with_quota(quota: Quota | None) -> LimitProgram:
             if quota is None:
-                return nothing
+                return refuse
             own = Plan((template._replace(quota=quota),))
             return self._program(self._here, own, states, plan if mode == "synced" else None)
 
@@ -121,8 +118,8 @@ class AsyncRegionalStore:
             return decision
 
         if mode == "quota":
-            return under(router.share(template.quota))
-        programs = LimitPrograms(lambda limit: under(router.under(template.quota, limit)))
+            return with_quota(router.share(template.quota))
+        programs = LimitPrograms(lambda limit: with_quota(router.with_limit(template.quota, limit)))
         return (
             granted_program(router, template, programs)
             if mode == "quota_auto"
@@ -141,11 +138,16 @@ class AsyncRegionalStore:
     async def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
         await self._reserving_store().save_reservation(reservation_id, record, ttl_us)
 
-    async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
-        """Charge and record in one step; None for rules that several regions share."""
+    def new_reservation_id(self, charge: Group) -> str | None:
+        """Return the id of a new reservation; None for rules that several regions share."""
         here = self._here
-        if not isinstance(here, AsyncAtomicReservingStore) or self._router.is_spread(pending.charge):
+        if not isinstance(here, AsyncAtomicReservingStore) or self._router.is_spread(charge):
             return None
+        return here.new_reservation_id(charge)
+
+    async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> ReservationAnswer:
+        here = self._here
+        assert isinstance(here, AsyncAtomicReservingStore), f"{type(here).__name__} has no `reserve`"
         return await here.reserve(reservation_id, pending, ttl_us)
 
     async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:

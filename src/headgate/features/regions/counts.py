@@ -100,10 +100,10 @@ class Counts:
         self._lock = Lock()
         self._tables: dict[str, dict[str, KnownCounts]] = {}
         self._shares: dict[int, int] = {}
-        self._keys = 0
+        self.keys = 0
         self.wants_time = True  # whether to call `note_answer` when our own store answers
         self.state: State = (None, frozenset())  # replaced as a whole, and only if it has changed: others compare it
-        self._excess = 0
+        self.excess = 0  # units that all regions together admitted above limits
         self._bounds = dict.fromkeys(links, (0, 0, 0))  # start of a period, largest growth in it and before
         self.exchanges = [Exchange(self, link, self.interval_us, now_us) for link in links.values()]
 
@@ -120,9 +120,9 @@ class Counts:
         else:
             with self._lock:
                 if known is None:
-                    if self._keys >= MAX_KEYS:
+                    if self.keys >= MAX_KEYS:
                         return None
-                    self._keys += 1
+                    self.keys += 1
                 known = table[check.subject] = KnownCounts(check, self.share(check.quota))
         if at_us - known.touched_us > self.interval_us:
             self.request_counts(known)
@@ -183,14 +183,6 @@ class Counts:
         self._lock = Lock()
 
     @property
-    def keys(self) -> int:
-        return self._keys
-
-    @property
-    def excess(self) -> int:
-        return self._excess
-
-    @property
     def bound(self) -> int:
         """The most by which one key's count grew between two reads in the last minute or two, summed over regions."""
         return sum(max(current, before) for _, current, before in self._bounds.values())
@@ -214,7 +206,7 @@ class Counts:
                         found.append(known)
                     elif known.touched_us < since_us - 2 * known.window_us:
                         del table[subject]
-                        self._keys -= 1
+                        self.keys -= 1
         return found
 
     def any_one(self) -> list[KnownCounts]:
@@ -226,16 +218,16 @@ class Counts:
         self, region: str, keys: list[KnownCounts], counted: list[Counted | None], own: list[Counted | None]
     ) -> None:
         """Merge a region's counts, and record by how much limits were exceeded."""
-        at_us, most = self._now_us(), 0
+        at_us, growth = self._now_us(), 0
         for known, one, ours in zip(keys, counted, own, strict=True):
             if one is not None:
-                most = max(most, known.merge(region, one))
+                growth = max(growth, known.merge(region, one))
             if ours is not None:
                 self._judge(known, ours, at_us)
         since_us, current, before = self._bounds[region]
         if at_us - since_us >= BOUND_US:
             since_us, current, before = at_us, 0, current if at_us - since_us < 2 * BOUND_US else 0
-        self._bounds[region] = (since_us, max(current, most), before)
+        self._bounds[region] = (since_us, max(current, growth), before)
 
     def _judge(self, known: KnownCounts, ours: Counted, at_us: int) -> None:
         """Record whether all regions together have admitted more than the limit, in our store's current bucket."""
@@ -250,7 +242,7 @@ class Counts:
         over = ours.current + faded + known.others(known.totals, now_us)[0] - known.check.quota.limit
         before = known.excess[0] if known.excess[1] == index else 0
         if over > before:
-            self._excess += over - before
+            self.excess += over - before
             known.excess = (over, index)
 
 

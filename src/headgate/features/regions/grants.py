@@ -45,7 +45,7 @@ class RegionReport(NamedTuple):
     number: int  # number of the window of that use, and
     last: int  # of the last window that a share granted now may reach
     as_of_us: int  # at or before the time of that reading
-    asked: int  # demand on this node since its last report, admitted or not
+    demand: int  # on this node since its last report, admitted or not
 
 
 class PageEntry(NamedTuple):
@@ -103,7 +103,7 @@ class Sheet(NamedTuple):
 def fresh_share(sheet: Sheet, me: str, report: RegionReport, now_us: int, terms: GrantTerms) -> Grant | None:
     """Return the share that another node of the region has just got, if it is enough for this node; else None."""
     mine = sheet.entries.get(me)
-    if mine is None or mine.until_us - now_us <= terms.term_us * FRESH // (FRESH + 1) or report.asked > mine.demand:
+    if mine is None or mine.until_us - now_us <= terms.term_us * FRESH // (FRESH + 1) or report.demand > mine.demand:
         return None
     return Grant(mine.share, mine.until_us, settled=False)
 
@@ -167,11 +167,11 @@ def _previous_share(
 def _demand(mine: PageEntry | None, report: RegionReport, now_us: int, terms: GrantTerms) -> tuple[int, int]:
     """Return the largest recent demand on a node between two reports, and the time of that report."""
     if mine is None:
-        return report.asked, now_us
+        return report.demand, now_us
     fade_us = max(1, terms.term_us // FADES)
     fades = max(0, now_us - mine.demand_us) // fade_us
     faded = mine.demand >> min(fades, 64)
-    return (report.asked, now_us) if report.asked >= faded else (faded, mine.demand_us + fades * fade_us)
+    return (report.demand, now_us) if report.demand >= faded else (faded, mine.demand_us + fades * fade_us)
 
 
 def _wanted_share(entries: Entries, me: str, want: int, before: int, now_us: int, terms: GrantTerms) -> int:

@@ -24,7 +24,7 @@ class Link:
         self._now_us = now_us
         self._calls = self._failures = 0
         self._failing_us: int | None = None  # since when calls fail
-        self._told = False
+        self._has_logged = False
 
     @property
     def cut(self) -> bool:
@@ -39,17 +39,17 @@ class Link:
         self._calls += 1
         if self._failing_us is not None:
             self._failing_us = None
-            if self._told:
+            if self._has_logged:
                 log.warning("region %s: reached again", self.name)
-            self._told = False
+            self._has_logged = False
 
     def note_failure(self, error: StoreError, asked_us: int) -> None:
         """Record the failure of a call made at `asked_us`."""
         self._failures += 1
         if self._failing_us is None:
             self._failing_us = asked_us
-        if self.cut and not self._told:
-            self._told = True
+        if self.cut and not self._has_logged:
+            self._has_logged = True
             log.error(
                 "region %s: cannot be reached: this region keeps to its own share of shared limits (%s)",
                 self.name,

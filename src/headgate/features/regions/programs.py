@@ -48,7 +48,7 @@ def granted_program(router: Router, template: Check, programs: LimitPrograms) ->
             held = shares.follow(template._replace(subject=subject))
             if held is None:
                 return programs[floor](subjects, costs)
-        held.asked += cost
+        held.demand += cost
         return programs[held.share if ticks() // tick < held.until_us else held.floor](subjects, costs)
 
     return check
@@ -90,5 +90,5 @@ def refusal(
     costs: tuple[int, ...],
 ) -> Decision:
     """Return the decision when nothing may pass here."""
-    outcome = router.nothing(mode, plan.limits[0]._replace(cost=costs[0]))
+    outcome = router.refuse(mode, plan.limits[0]._replace(cost=costs[0]))
     return decide(plan, (outcome,), router.store_us(), costs=costs, subjects=subjects, states=states)

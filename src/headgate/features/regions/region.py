@@ -120,8 +120,8 @@ def _check(name: str, members: tuple[Member, ...], names: list[str], central: st
             raise ValueError(f"members: name: must be a non-empty string, got {member.name!r}")
         weight = member.weight
         if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= MAX_WEIGHT:
-            told = f"must be a whole number from 1 to {MAX_WEIGHT}"
-            raise ValueError(f"members: {member.name!r}: weight: {told}, got {weight!r}")
+            expected = f"must be a whole number from 1 to {MAX_WEIGHT}"
+            raise ValueError(f"members: {member.name!r}: weight: {expected}, got {weight!r}")
         if member.store is None and member.name != name:
             raise ValueError(f"members: {member.name!r}: store: is missing; only that of our own region may be")
         if isinstance(member.store, str) and urlsplit(member.store).scheme not in SCHEMES:

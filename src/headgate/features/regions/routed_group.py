@@ -6,15 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.core.check import (
-    Answer,
-    Charge,
-    Check,
-    Group,
-    Outcome,
-    Result,
-    SharedResult,
-)
+from headgate.core.check import Answer, Charge, Check, Group, Outcome, Result, SharedResult
 from headgate.core.quota import Quota
 from headgate.errors import StoreError
 from headgate.features.regions.steps import HERE, Steps, StoreCall
@@ -44,9 +36,9 @@ class RoutedGroup:
         return {index: unasked_outcome(self.group.checks[index]) for index in self.far_indexes}
 
 
-def each_answer(answer: Any, trips: Sequence[RoutedGroup]) -> Sequence[Any]:
+def each_answer(answer: Any, routes: Sequence[RoutedGroup]) -> Sequence[Any]:
     """Return an answer for each of several groups: an error is the answer to all."""
-    return [answer] * len(trips) if isinstance(answer, StoreError) else answer
+    return [answer] * len(routes) if isinstance(answer, StoreError) else answer
 
 
 def call_all(asks: list[StoreCall]) -> Steps[list[Any]]:
@@ -73,14 +65,14 @@ def refuses(group: Group, result: Result) -> bool:
     return any(outcome.wait_us and check.enforced for check, outcome in zip(group.checks, result.outcomes, strict=True))
 
 
-def charges_of(trip: RoutedGroup) -> list[Charge]:
+def charges_of(route: RoutedGroup) -> list[Charge]:
     """Return what was charged here. With an idempotency key, nothing: a repetition would undo the charge again."""
-    if trip.here is None or trip.decided is None or trip.group.idempotency is not None:
+    if route.here is None or route.decided is None or route.group.idempotency is not None:
         return []
-    at_us = trip.decided.now_us
+    at_us = route.decided.now_us
     return [
         Charge(check, getattr(outcome, "at_us", at_us), outcome.reset_us)
-        for check, outcome in zip(trip.here.checks, trip.decided.outcomes, strict=True)
+        for check, outcome in zip(route.here.checks, route.decided.outcomes, strict=True)
         if outcome.wait_us == 0 and check.cost
     ]
 
@@ -92,20 +84,20 @@ def outcome_given_back(check: Check, outcome: Outcome) -> Outcome:
     return outcome._replace(remaining=min(outcome.remaining + check.cost, check.quota.capacity))
 
 
-def with_block(answer: Result, told: Result) -> Result:
+def with_block(answer: Result, decided: Result) -> Result:
     """Return an answer with the block that its refusal started, if any."""
-    result = answer._replace(block=told.block)
+    result = answer._replace(block=decided.block)
     return type(answer).of(result, answer.quotas) if isinstance(answer, SharedResult) else result
 
 
-def violation_of(trip: RoutedGroup) -> Group:
+def violation_of(route: RoutedGroup) -> Group:
     """Return a check that is refused and charges nothing, to count the central region's refusal against the client."""
-    assert trip.far is not None
-    assert isinstance(trip.answer, Result)
+    assert route.far is not None
+    assert isinstance(route.answer, Result)
     refusing = [
-        trip.group.checks[index]
-        for index in trip.far_indexes
-        if trip.answer.outcomes[index].wait_us and trip.group.checks[index].enforced
+        route.group.checks[index]
+        for index in route.far_indexes
+        if route.answer.outcomes[index].wait_us and route.group.checks[index].enforced
     ]
     check = max(refusing, key=lambda one: one.quota.window_us)
-    return Group((check._replace(cost=check.quota.capacity + 1),), penalty=trip.group.penalty)
+    return Group((check._replace(cost=check.quota.capacity + 1),), penalty=route.group.penalty)

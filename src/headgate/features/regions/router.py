@@ -71,7 +71,7 @@ class Router:
         self._holder = holder
         self._failure_mode = failure_mode
         self._weights = dict(region.weights)
-        self._central = HERE if region.central == region.name else region.central
+        self.central = HERE if region.central == region.name else region.central
         interval_us = round(region.interval * 1e6)
         self.links = {name: Link(name, interval_us, self.now_us) for name in region.others}
         self.shares = RegionShares(region, self.links, self.now_us, lambda: notify(self.shares))
@@ -90,7 +90,7 @@ class Router:
     def spread_of(self, check: Check) -> Spread:
         """Return how regions share a check's rule, as far as it makes a difference here."""
         mode = self._holder.current.spread.get(check.rule, "separate")
-        if mode == "central" and self._central == HERE:
+        if mode == "central" and self.central == HERE:
             return "separate"
         if mode == "quota_auto" and check.quota.window_us < MIN_AUTO_US:  # of an override
             return "quota"
@@ -100,10 +100,6 @@ class Router:
         """Return whether regions share any rule of a group."""
         spread = self._holder.current.spread
         return any(check.rule in spread for check in group.checks)
-
-    @property
-    def central(self) -> str:
-        return self._central
 
     def share(self, quota: Quota) -> Quota | None:
         """Return this region's share of a quota by weight; None if it is nothing."""
@@ -120,7 +116,7 @@ class Router:
         self._weighed[quota] = share
         return share
 
-    def under(self, quota: Quota, limit: int) -> Quota | None:
+    def with_limit(self, quota: Quota, limit: int) -> Quota | None:
         """Return a window algorithm's quota with another limit; None: nothing may pass."""
         if limit == quota.limit:
             return quota
@@ -134,7 +130,7 @@ class Router:
             self._quotas[quota, limit] = found
         return found
 
-    def nothing(self, mode: Spread, check: Check) -> Outcome:
+    def refuse(self, mode: Spread, check: Check) -> Outcome:
         """Return the outcome when nothing may pass here."""
         quota = check.quota
         if check.cost == 0:
@@ -157,15 +153,15 @@ class Router:
 
     def decide(self, groups: Sequence[Group]) -> Steps[list[Answer]]:
         """Decide groups. The answer to a group may be a `StoreError`, which does not affect the others."""
-        trips = [self._trip(group) for group in groups]
-        yield from self._first(trips)
-        rest = [trip for trip in trips if trip.far is not None and trip.answer is None]
+        routes = [self._route(group) for group in groups]
+        yield from self._call_first(routes)
+        rest = [route for route in routes if route.far is not None and route.answer is None]
         if rest:
-            yield from self._second(rest)
-        for trip in trips:
-            if trip.answer is None:
-                trip.answer = self._whole(trip, {})
-        return [trip.answer for trip in trips if trip.answer is not None]
+            yield from self._call_central(rest)
+        for route in routes:
+            if route.answer is None:
+                route.answer = self._combine(route, {})
+        return [route.answer for route in routes if route.answer is not None]
 
     def refund(
         self, charges: Sequence[Charge], method: str, surcharges: Sequence[Check] = ()
@@ -197,7 +193,7 @@ class Router:
         far = [check for check in checks if self._home(check) != HERE]
         asks = [StoreCall(HERE, "reset", (here, clients))]
         for name in self.links:
-            some = everywhere + (far if name == self._central else [])
+            some = everywhere + (far if name == self.central else [])
             if some:
                 asks.append(StoreCall(name, "reset", (some,)))
         yield from call_all(asks)
@@ -225,11 +221,11 @@ class Router:
             self._notify(exchange)
 
     def _home(self, check: Check) -> str:
-        return self._central if self.spread_of(check) == "central" else HERE
+        return self.central if self.spread_of(check) == "central" else HERE
 
-    def _trip(self, group: Group) -> RoutedGroup:
+    def _route(self, group: Group) -> RoutedGroup:
         """Return where the checks of a group go."""
-        trip = RoutedGroup(group)
+        route = RoutedGroup(group)
         here: list[Check] = []
         far: list[Check] = []
         refused = False
@@ -237,24 +233,24 @@ class Router:
             mode = self.spread_of(check)
             if mode == "central":
                 far.append(check)
-                trip.far_indexes.append(index)
+                route.far_indexes.append(index)
                 continue
             quota = self._quota(mode, check, peek=group.peek)
             if quota is None:
-                trip.known[index] = outcome = self.nothing(mode, check)
+                route.known[index] = outcome = self.refuse(mode, check)
                 refused = refused or (outcome.wait_us != 0 and check.enforced)
                 continue
             if mode in ("quota", "quota_auto"):
-                trip.quotas[index] = quota
+                route.quotas[index] = quota
             here.append(check if quota is check.quota else check._replace(quota=quota))
-            trip.here_indexes.append(index)
+            route.here_indexes.append(index)
         if here or group.penalty is not None or not far:
-            trip.here = group._replace(checks=tuple(here), peek=group.peek or refused)
+            route.here = group._replace(checks=tuple(here), peek=group.peek or refused)
         if far and (group.peek or not refused):
-            trip.far = group._replace(checks=tuple(far), penalty=None)
+            route.far = group._replace(checks=tuple(far), penalty=None)
         elif far:
-            trip.known.update(trip.unasked_outcomes())
-        return trip
+            route.known.update(route.unasked_outcomes())
+        return route
 
     def _quota(self, mode: Spread, check: Check, *, peek: bool) -> Quota | None:
         """Return the quota with which our own store decides a check; None: nothing may pass."""
@@ -264,85 +260,85 @@ class Router:
             return self.share(check.quota)
         at_us = self.now_us()
         if mode == "synced":
-            return self.under(check.quota, self.counts.limit(self.counts.follow(check, at_us), check.quota, at_us))
+            return self.with_limit(check.quota, self.counts.limit(self.counts.follow(check, at_us), check.quota, at_us))
         held = self.shares.follow(check)
         if held is None:
-            return self.under(check.quota, self.shares.floor(check.quota))
+            return self.with_limit(check.quota, self.shares.floor(check.quota))
         if not peek:
-            held.asked += check.cost
-        return self.under(check.quota, held.limit(at_us))
+            held.demand += check.cost
+        return self.with_limit(check.quota, held.limit(at_us))
 
-    def _first(self, trips: list[RoutedGroup]) -> Steps[None]:
+    def _call_first(self, routes: list[RoutedGroup]) -> Steps[None]:
         """Call our own store, and the central region for groups that are entirely its own; peeks go to both at once."""
-        here = [trip for trip in trips if trip.here is not None and (trip.here.checks or trip.here.penalty)]
-        first = next((index for index, trip in enumerate(trips) if trip.waits), len(trips))
-        far = [trip for trip in trips[:first] if trip.far is not None]  # later groups must not overtake it
-        far += [trip for trip in trips[first:] if trip.far is not None and trip.group.peek]
+        here = [route for route in routes if route.here is not None and (route.here.checks or route.here.penalty)]
+        first = next((index for index, route in enumerate(routes) if route.waits), len(routes))
+        far = [route for route in routes[:first] if route.far is not None]  # later groups must not overtake it
+        far += [route for route in routes[first:] if route.far is not None and route.group.peek]
         asks = []
         if here:
-            asks.append(StoreCall(HERE, "check", ([trip.here for trip in here],)))
+            asks.append(StoreCall(HERE, "check", ([route.here for route in here],)))
         if far:
-            asks.append(StoreCall(self._central, "check", ([trip.far for trip in far],)))
+            asks.append(StoreCall(self.central, "check", ([route.far for route in far],)))
         answers = iter((yield asks) if asks else [])
-        for trip, one in zip(here, each_answer(next(answers), here) if here else (), strict=True):
+        for route, one in zip(here, each_answer(next(answers), here) if here else (), strict=True):
             if isinstance(one, Result):
-                trip.decided = one
+                route.decided = one
                 if self.counts.wants_time:
                     self.counts.note_answer(one.now_us, self.now_us())
                 if one.block is not None and not one.outcomes:
-                    trip.answer = one  # the client was blocked before
+                    route.answer = one  # the client was blocked before
             else:
-                trip.answer = one
-        for trip, one in zip(far, each_answer(next(answers), far) if far else (), strict=True):
-            if trip.answer is not None:
+                route.answer = one
+        for route, one in zip(far, each_answer(next(answers), far) if far else (), strict=True):
+            if route.answer is not None:
                 continue
-            if isinstance(one, StoreError) and trip.here is not None:
-                trip.answer = self._whole(trip, trip.unasked_outcomes())
+            if isinstance(one, StoreError) and route.here is not None:
+                route.answer = self._combine(route, route.unasked_outcomes())
             elif isinstance(one, Result):
-                trip.answer = self._whole(trip, dict(zip(trip.far_indexes, one.outcomes, strict=True)), one)
+                route.answer = self._combine(route, dict(zip(route.far_indexes, one.outcomes, strict=True)), one)
             else:
-                trip.answer = name_region(one, self._central)
+                route.answer = name_region(one, self.central)
 
-    def _second(self, trips: list[RoutedGroup]) -> Steps[None]:
+    def _call_central(self, routes: list[RoutedGroup]) -> Steps[None]:
         """Call the central region for groups that fit here or have nothing here; undo those that do not fit there."""
         fitting = []
-        for trip in trips:
-            if trip.here is not None and trip.decided is not None and refuses(trip.here, trip.decided):
-                trip.answer = self._whole(trip, trip.unasked_outcomes())
+        for route in routes:
+            if route.here is not None and route.decided is not None and refuses(route.here, route.decided):
+                route.answer = self._combine(route, route.unasked_outcomes())
             else:
-                fitting.append(trip)
+                fitting.append(route)
         if not fitting:
             return
-        (answers,) = yield [StoreCall(self._central, "check", ([trip.far for trip in fitting],))]
+        (answers,) = yield [StoreCall(self.central, "check", ([route.far for route in fitting],))]
         refused = [
-            trip
-            for trip, answer in zip(fitting, each_answer(answers, fitting), strict=True)
-            if not self._allowed_there(trip, answer)
+            route
+            for route, answer in zip(fitting, each_answer(answers, fitting), strict=True)
+            if not self._allowed_there(route, answer)
         ]
-        undone = [charge for trip in refused for charge in charges_of(trip)]
-        penalised = [trip for trip in refused if trip.group.penalty is not None and isinstance(trip.answer, Result)]
+        undone = [charge for route in refused for charge in charges_of(route)]
+        penalised = [route for route in refused if route.group.penalty is not None and isinstance(route.answer, Result)]
         asks = [StoreCall(HERE, "refund", (undone,))] if undone else []
         if penalised:
-            asks.append(StoreCall(HERE, "check", ([violation_of(trip) for trip in penalised],)))
-        told = (yield asks) if asks else []
-        if penalised and not isinstance(told[-1], StoreError):
-            for trip, result in zip(penalised, told[-1], strict=True):
-                if isinstance(trip.answer, Result) and isinstance(result, Result):
-                    trip.answer = with_block(trip.answer, result)
+            asks.append(StoreCall(HERE, "check", ([violation_of(route) for route in penalised],)))
+        answers = (yield asks) if asks else []
+        if penalised and not isinstance(answers[-1], StoreError):
+            for route, result in zip(penalised, answers[-1], strict=True):
+                if isinstance(route.answer, Result) and isinstance(result, Result):
+                    route.answer = with_block(route.answer, result)
 
-    def _allowed_there(self, trip: RoutedGroup, answer: Answer) -> bool:
+    def _allowed_there(self, route: RoutedGroup, answer: Answer) -> bool:
         """Record the central region's answer to a group that fits here."""
-        assert trip.far is not None
+        assert route.far is not None
         result = answer
         if (
-            isinstance(answer, StoreError) and trip.here is not None
+            isinstance(answer, StoreError) and route.here is not None
         ):  # else the whole group went there, and this is the answer
-            result = self._fall_back(trip.far, answer)
+            result = self._fall_back(route.far, answer)
         if not isinstance(result, Result):
-            trip.answer = name_region(result, self._central)
+            route.answer = name_region(result, self.central)
             return False
-        trip.answer = self._whole(trip, dict(zip(trip.far_indexes, result.outcomes, strict=True)), result)
-        return not refuses(trip.far, result)
+        route.answer = self._combine(route, dict(zip(route.far_indexes, result.outcomes, strict=True)), result)
+        return not refuses(route.far, result)
 
     def _fall_back(self, group: Group, error: StoreError) -> Result | StoreError | IdempotencyConflict:
         """Return the result by the failure modes of the central region's rules; the error, if one of them refuses."""
@@ -364,23 +360,23 @@ class Router:
         ]
         return Result(results[0].now_us, tuple(outcomes))
 
-    def _whole(self, trip: RoutedGroup, far: Mapping[int, Outcome], elsewhere: Result | None = None) -> Answer:
+    def _combine(self, route: RoutedGroup, far: Mapping[int, Outcome], elsewhere: Result | None = None) -> Answer:
         """Combine the parts of the answer to a group."""
-        decided = trip.decided
-        outcomes = {**trip.known, **far}
+        decided = route.decided
+        outcomes = {**route.known, **far}
         if decided is not None:
-            back = trip.far is not None and elsewhere is not None and refuses(trip.far, elsewhere)
-            for index, outcome in zip(trip.here_indexes, decided.outcomes, strict=True):
-                check = trip.group.checks[index]
-                outcomes[index] = outcome_given_back(check, outcome) if back and not trip.group.peek else outcome
+            back = route.far is not None and elsewhere is not None and refuses(route.far, elsewhere)
+            for index, outcome in zip(route.here_indexes, decided.outcomes, strict=True):
+                check = route.group.checks[index]
+                outcomes[index] = outcome_given_back(check, outcome) if back and not route.group.peek else outcome
         now_us = decided.now_us if decided is not None else elsewhere.now_us if elsewhere else self.store_us()
         block = decided.block if decided is not None else None
-        if trip.far is not None and decided is not None and elsewhere is not None:
-            for index in trip.far_indexes:  # another clock charged it, and must undo it
+        if route.far is not None and decided is not None and elsewhere is not None:
+            for index in route.far_indexes:  # another clock charged it, and must undo it
                 outcomes[index] = OutcomeAt.of(outcomes[index], elsewhere.now_us)
-        result = Result(now_us, tuple(outcomes[index] for index in range(len(trip.group.checks))), block)
+        result = Result(now_us, tuple(outcomes[index] for index in range(len(route.group.checks))), block)
         repeated = isinstance(decided, RepeatedResult) or isinstance(elsewhere, RepeatedResult)
-        if trip.quotas or repeated:
+        if route.quotas or repeated:
             kind = RepeatedResult if repeated else SharedResult
-            return kind.of(result, tuple(trip.quotas.get(index) for index in range(len(trip.group.checks))))
+            return kind.of(result, tuple(route.quotas.get(index) for index in range(len(route.group.checks))))
         return result

@@ -6,7 +6,7 @@ progress arrive in time. Before the first share, and after the last, the region 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Final
 
@@ -30,7 +30,7 @@ MARGIN_US: Final = 250_000  # and by this, or a quarter of its time: checks in p
 class HeldShare:
     """This region's share of one key, as far as this node knows."""
 
-    __slots__ = ("asked", "check", "floor", "idle", "page_us", "seen_us", "share", "terms", "until_us")
+    __slots__ = ("check", "demand", "floor", "idle", "page_us", "seen_us", "share", "terms", "until_us")
 
     def __init__(self, check: Check, terms: GrantTerms, floor: int) -> None:
         self.check = check._replace(cost=1, enforced=True)
@@ -38,7 +38,7 @@ class HeldShare:
         self.floor = floor
         self.share = floor
         self.until_us = 0
-        self.asked = 0  # demand since the last report
+        self.demand = 0  # since the last report
         self.idle = 0  # consecutive reports without demand
         self.page_us = 0  # the page's clock when it was last read,
         self.seen_us = 0  # and the local clock after that
@@ -105,9 +105,6 @@ class RegionShares:
             self._terms[quota] = terms
         return terms
 
-    def forget(self, checks: Sequence[Check]) -> None:
-        """Do nothing: a reset of these keys leaves their shares as they are."""
-
     def reset_after_fork(self) -> None:
         self._lock = Lock()
 
@@ -157,7 +154,7 @@ class RegionShares:
             found = fresh_share(sheet, self._me, report, page.now_us, held.terms)
             if found is not None:
                 self._use_grant(held, found, report, page, sent_us)
-                if held.idle > IDLE and not held.asked:  # another node of the region renews it
+                if held.idle > IDLE and not held.demand:  # another node of the region renews it
                     self._drop(held)
                 continue
             after, grant = renew_share(sheet, self._me, report, page.now_us, held.terms)
@@ -178,12 +175,12 @@ class RegionShares:
 
     def _use_grant(self, held: HeldShare, grant: Grant, report: RegionReport, page: LedgerPage, sent_us: int) -> None:
         """Use a share from now until it ends."""
-        held.asked = max(0, held.asked - report.asked)
-        held.idle = 0 if report.asked else held.idle + 1
+        held.demand = max(0, held.demand - report.demand)
+        held.idle = 0 if report.demand else held.idle + 1
         lives_us = grant.until_us - page.now_us
         held.share = grant.share
         held.until_us = sent_us + lives_us - (lives_us >> DRIFT) - min(MARGIN_US, lives_us // 4)
-        if grant.settled and not held.asked:
+        if grant.settled and not held.demand:
             self._drop(held)
 
     def _report(self, held: HeldShare, result: Result, read_us: int, heard_us: int) -> RegionReport:
@@ -195,7 +192,7 @@ class RegionShares:
             last = (result.now_us + lives_us + (lives_us >> DRIFT) + 1) // quota.window_us
         passed_us = max(0, read_us - held.seen_us)
         as_of_us = held.page_us + passed_us - (passed_us >> DRIFT) if held.seen_us else 0
-        return RegionReport(quota.limit - result.outcomes[0].remaining, number, last, as_of_us, held.asked)
+        return RegionReport(quota.limit - result.outcomes[0].remaining, number, last, as_of_us, held.demand)
 
     def _drop(self, held: HeldShare) -> None:
         """Drop a key without demand, whose unused share has been given back."""

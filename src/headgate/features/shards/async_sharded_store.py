@@ -10,11 +10,10 @@ from headgate.core.check import Answer, Charge, Check, Client, Extras, Group
 from headgate.core.decision import Decision
 from headgate.core.plan import Plan
 from headgate.core.reading import WarningStates
-from headgate.core.reservation import Record
 from headgate.errors import StoreUnavailable
 from headgate.features.async_steps import run_async
-from headgate.features.shards.groups import decide, everywhere, surcharges
-from headgate.features.shards.search import Home, conclude, is_last, parts_of, pass_over, search_of
+from headgate.features.shards.groups import checks_everywhere, decide, lay_out_surcharges
+from headgate.features.shards.search import Home, conclude, is_last, parts_of, search_of, skip_shard
 from headgate.stores.program import Program, async_group_program
 from headgate.stores.protocol import (
     AsyncAtomicReservingStore,
@@ -34,6 +33,7 @@ class AsyncShardedStore:
     # Set if the store has them. None of them references this object, so that it is freed as soon as it is unused.
     compile: Any
     save_reservation: Any
+    new_reservation_id: Any
     reserve: Any
     renew: Any
     take_reservation: Any
@@ -54,7 +54,8 @@ class AsyncShardedStore:
             )
             self.adjust = partial(_adjust_async, store, home)
         if isinstance(store, AsyncAtomicReservingStore):
-            self.reserve = partial(_reserve_async, store, home)
+            self.new_reservation_id = partial(_new_reservation_id_async, store, home)
+            self.reserve = store.reserve
         if isinstance(store, AsyncHeartbeatStore):
             self.record_heartbeat = store.record_heartbeat
 
@@ -65,7 +66,7 @@ class AsyncShardedStore:
         await self.store.refund(charges)  # each names the shard that was charged
 
     async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        await self.store.reset(everywhere(checks, self.home.shards), clients)
+        await self.store.reset(checks_everywhere(checks, self.home.shards), clients)
 
     async def close(self) -> None:
         await self.store.close()
@@ -78,19 +79,17 @@ def _check_async(store: AsyncStore, home: Home, groups: Sequence[Group]) -> Coro
     return run_async(decide(groups, shards, home.start), store.check)
 
 
-async def _reserve_async(
-    store: AsyncAtomicReservingStore, home: Home, reservation_id: str, pending: Record, ttl_us: int
-) -> Answer | None:
-    """Charge and record in one step; None for rules with shards, because several shards may have to be tried."""
-    if any(one.charge.check.rule in home.shards for one in pending.reserved):
+def _new_reservation_id_async(store: AsyncAtomicReservingStore, home: Home, charge: Group) -> str | None:
+    """Return the id of a new reservation; None for rules with shards, because several shards may have to be tried."""
+    if any(check.rule in home.shards for check in charge.checks):
         return None
-    return await store.reserve(reservation_id, pending, ttl_us)
+    return store.new_reservation_id(charge)
 
 
 async def _adjust_async(
     store: AsyncReservingStore, home: Home, refunds: Sequence[Charge], more: Sequence[Check] = ()
 ) -> Sequence[int] | None:
-    return await store.adjust(refunds, await run_async(surcharges(more, home.shards), store.check))
+    return await store.adjust(refunds, await run_async(lay_out_surcharges(more, home.shards), store.check))
 
 
 def _compile_async(store: AsyncStore, home: Home, plan: Plan, states: WarningStates | None = None) -> Program:
@@ -107,10 +106,7 @@ def _compile_async(store: AsyncStore, home: Home, plan: Plan, states: WarningSta
     programs = [_compile_async(store, home, Plan((part,))) for part in parts_of(plan, counts[0])]
 
     async def check(
-        subjects: tuple[str, ...],
-        costs: tuple[int, ...],
-        peek: bool = False,
-        extras: Extras | None = None,
+        subjects: tuple[str, ...], costs: tuple[int, ...], peek: bool = False, extras: Extras | None = None
     ) -> Any:
         if costs != ONE or peek or extras is not None:
             return await grouped(subjects, costs, peek, extras)
@@ -119,7 +115,7 @@ def _compile_async(store: AsyncStore, home: Home, plan: Plan, states: WarningSta
             try:
                 decision: Decision = await programs[search.layout[0][0]](subjects, costs)
             except StoreUnavailable as error:
-                away = pass_over(search, error)
+                away = skip_shard(search, error)
                 continue
             if decision.allowed or is_last(search, decision, away):
                 return conclude(plan, states, search, decision)

@@ -27,19 +27,19 @@ def decide(groups: Sequence[Group], shards: Shards, start: int) -> Generator[lis
 
     Raises the store's error if no group was decided. Otherwise the error is the answer to each group that it concerns.
     """
-    trips = [_ShardedGroup(group, shards, start) for group in groups]
-    under_way = trips
+    sharded_groups = [_ShardedGroup(group, shards, start) for group in groups]
+    under_way = sharded_groups
     while under_way:
-        asks = [trip.ask() for trip in under_way]
+        asks = [sharded.ask() for sharded in under_way]
         try:
             answers = yield asks
         except StoreError as error:
             answers = [error] * len(under_way)
-        for trip, answer in zip(under_way, answers, strict=True):
-            if not isinstance(answer, StoreError) or not trip.pass_over(answer):
-                trip.take_answer(answer)
-        under_way = [trip for trip in under_way if trip.answer is None]
-    return require_any_answer([trip.answer for trip in trips if trip.answer is not None])
+        for sharded, answer in zip(under_way, answers, strict=True):
+            if not isinstance(answer, StoreError) or not sharded.skip_shard(answer):
+                sharded.take_answer(answer)
+        under_way = [sharded for sharded in under_way if sharded.answer is None]
+    return require_any_answer([sharded.answer for sharded in sharded_groups if sharded.answer is not None])
 
 
 def home_of(subject: str, start: int) -> int:
@@ -47,19 +47,19 @@ def home_of(subject: str, start: int) -> int:
     return crc32(subject.encode("utf-8", "surrogatepass")) + start
 
 
-def surcharges(checks: Sequence[Check], shards: Shards) -> Generator[list[Group], Sequence[Any], list[Check]]:
+def lay_out_surcharges(checks: Sequence[Check], shards: Shards) -> Generator[list[Group], Sequence[Any], list[Check]]:
     """Lay out checks that are charged even if they do not fit. Rules with shards are charged where there is room."""
     searches = [
         ShardSearch(check._replace(cost=0), shards[check.rule], 0) if check.rule in shards else None for check in checks
     ]
-    asked = [search for search in searches if search is not None]
-    if not asked:
+    active = [search for search in searches if search is not None]
+    if not active:
         return list(checks)
-    results = yield [Group(tuple(search.asked), peek=True) for search in asked]
+    results = yield [Group(tuple(search.checks), peek=True) for search in active]
     for result in results:
         if isinstance(result, StoreError):
             raise result
-    for search, result in zip(asked, results, strict=True):
+    for search, result in zip(active, results, strict=True):
         search.record_answers(result.outcomes, result.now_us)
     found = []
     for check, known in zip(checks, searches, strict=True):
@@ -67,7 +67,7 @@ def surcharges(checks: Sequence[Check], shards: Shards) -> Generator[list[Group]
     return found
 
 
-def everywhere(checks: Sequence[Check], shards: Shards) -> list[Check]:
+def checks_everywhere(checks: Sequence[Check], shards: Shards) -> list[Check]:
     """Return the checks of all shards, for a reset."""
     return [one for check in checks for one in checks_of_all_shards(check, shards.get(check.rule, 1))]
 
@@ -102,15 +102,15 @@ class _ShardedGroup:
             key = key._replace(scope=join_facts((key.scope, str(self._round))))
         if self._shadow is not None:
             # All or nothing: so it is enforced, in a separate group.
-            checks = tuple(check._replace(enforced=check.cost > 0) for check in self._shadow.asked)
+            checks = tuple(check._replace(enforced=check.cost > 0) for check in self._shadow.checks)
             return Group(checks, group.peek or self.refused, key)
         checks = ()
         for index, check in enumerate(group.checks):
             search = self._searches.get(index)
-            checks += (check,) if search is None else tuple(search.asked)
+            checks += (check,) if search is None else tuple(search.checks)
         return Group(checks, group.peek, key, group.penalty)
 
-    def pass_over(self, error: StoreError) -> bool:
+    def skip_shard(self, error: StoreError) -> bool:
         """Continue after an error. Return whether another shard can be tried: not if the group was sent."""
         if not isinstance(error, StoreUnavailable) or error.sent:
             return False
@@ -131,24 +131,24 @@ class _ShardedGroup:
             self._kind = RepeatedResult
         if self._shadow is not None:
             self._shadow.record_answers(answer.outcomes, answer.now_us)
-            self._go_on(answer)
+            self._continue(answer)
             return
-        given = iter(answer.outcomes)
+        outcomes_left = iter(answer.outcomes)
         self.refused = False
         for index, check in enumerate(self._group.checks):
             search = self._searches.get(index)
             if search is None:
-                self._outcomes[index] = next(given)
+                self._outcomes[index] = next(outcomes_left)
                 wait_us = self._outcomes[index].wait_us
             else:
-                search.record_answers([next(given) for _ in search.layout], answer.now_us)
+                search.record_answers([next(outcomes_left) for _ in search.layout], answer.now_us)
                 wait_us = 0 if search.fits else 1
             self.refused = self.refused or (check.enforced and wait_us != 0)
         again = [search.advance() for search in self._searches.values() if search.check.enforced and not search.fits]
         if not any(again):
-            self._go_on(answer)
+            self._continue(answer)
 
-    def _go_on(self, answer: Result) -> None:
+    def _continue(self, answer: Result) -> None:
         """Continue after all enforced checks are decided: first with shadows that had no room, then with the answer."""
         for search in self._searches.values():
             if not search.check.enforced and not search.fits and search.advance():

@@ -44,7 +44,7 @@ def search_of(plan: Plan, subjects: tuple[str, ...], shards: int, home: Home) ->
     return ShardSearch(plan.limits[0]._replace(subject=subject, cost=1), shards, home_of(subject, home.start))
 
 
-def pass_over(search: ShardSearch, error: StoreUnavailable) -> StoreUnavailable:
+def skip_shard(search: ShardSearch, error: StoreUnavailable) -> StoreUnavailable:
     """Continue after a shard could not be reached. Raises the error if it was sent, or no shard is left."""
     if error.sent or not search.skip_part():
         raise error

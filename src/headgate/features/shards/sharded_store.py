@@ -11,10 +11,9 @@ from headgate.core.check import Answer, Charge, Check, Client, Extras, Group
 from headgate.core.decision import Decision
 from headgate.core.plan import Plan
 from headgate.core.reading import WarningStates
-from headgate.core.reservation import Record
 from headgate.errors import StoreUnavailable
-from headgate.features.shards.groups import decide, everywhere, surcharges
-from headgate.features.shards.search import Home, conclude, is_last, parts_of, pass_over, search_of
+from headgate.features.shards.groups import checks_everywhere, decide, lay_out_surcharges
+from headgate.features.shards.search import Home, conclude, is_last, parts_of, search_of, skip_shard
 from headgate.features.steps import run
 from headgate.stores.program import Program, group_program
 from headgate.stores.protocol import (
@@ -35,6 +34,7 @@ class ShardedStore:
     # Set if the store has them. None of them references this object, so that it is freed as soon as it is unused.
     compile: Any
     save_reservation: Any
+    new_reservation_id: Any
     reserve: Any
     renew: Any
     take_reservation: Any
@@ -55,7 +55,8 @@ class ShardedStore:
             )
             self.adjust = partial(_adjust, store, home)
         if isinstance(store, AtomicReservingStore):
-            self.reserve = partial(_reserve, store, home)
+            self.new_reservation_id = partial(_new_reservation_id, store, home)
+            self.reserve = store.reserve
         if isinstance(store, HeartbeatStore):
             self.record_heartbeat = store.record_heartbeat
 
@@ -66,7 +67,7 @@ class ShardedStore:
         self.store.refund(charges)  # each names the shard that was charged
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        self.store.reset(everywhere(checks, self.home.shards), clients)
+        self.store.reset(checks_everywhere(checks, self.home.shards), clients)
 
     def close(self) -> None:
         self.store.close()
@@ -79,19 +80,17 @@ def _check(store: Store, home: Home, groups: Sequence[Group]) -> Answers:
     return run(decide(groups, shards, home.start), store.check)
 
 
-def _reserve(
-    store: AtomicReservingStore, home: Home, reservation_id: str, pending: Record, ttl_us: int
-) -> Answer | None:
-    """Charge and record in one step; None for rules with shards, because several shards may have to be tried."""
-    if any(one.charge.check.rule in home.shards for one in pending.reserved):
+def _new_reservation_id(store: AtomicReservingStore, home: Home, charge: Group) -> str | None:
+    """Return the id of a new reservation; None for rules with shards, because several shards may have to be tried."""
+    if any(check.rule in home.shards for check in charge.checks):
         return None
-    return store.reserve(reservation_id, pending, ttl_us)
+    return store.new_reservation_id(charge)
 
 
 def _adjust(
     store: ReservingStore, home: Home, refunds: Sequence[Charge], more: Sequence[Check] = ()
 ) -> Sequence[int] | None:
-    return store.adjust(refunds, run(surcharges(more, home.shards), store.check))
+    return store.adjust(refunds, run(lay_out_surcharges(more, home.shards), store.check))
 
 
 def _compile(store: Store, home: Home, plan: Plan, states: WarningStates | None = None) -> Program:
@@ -108,10 +107,7 @@ def _compile(store: Store, home: Home, plan: Plan, states: WarningStates | None 
     programs = [_compile(store, home, Plan((part,))) for part in parts_of(plan, counts[0])]
 
     def check(
-        subjects: tuple[str, ...],
-        costs: tuple[int, ...],
-        peek: bool = False,
-        extras: Extras | None = None,
+        subjects: tuple[str, ...], costs: tuple[int, ...], peek: bool = False, extras: Extras | None = None
     ) -> Any:
         if costs != ONE or peek or extras is not None:
             return grouped(subjects, costs, peek, extras)
@@ -120,7 +116,7 @@ def _compile(store: Store, home: Home, plan: Plan, states: WarningStates | None 
             try:
                 decision: Decision = programs[search.layout[0][0]](subjects, costs)
             except StoreUnavailable as error:
-                away = pass_over(search, error)
+                away = skip_shard(search, error)
                 continue
             if decision.allowed or is_last(search, decision, away):
                 return conclude(plan, states, search, decision)

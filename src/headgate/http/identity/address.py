@@ -121,7 +121,10 @@ class ClientFinder:
 
     def trusts(self, snapshot: Snapshot | None) -> bool:
         """Return whether any proxy is trusted."""
-        return bool(self._trust(snapshot).proxies)
+        followed, trust = self._followed
+        if snapshot is not followed:
+            trust = self._follow(snapshot, trust)
+        return bool(trust.proxies)
 
     def _follow(self, snapshot: Snapshot | None, before: Trust) -> Trust:
         trust = self._trust(snapshot)

@@ -18,16 +18,16 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 Hops = Callable[[str, int], Iterator[str]]
 
 
-def x_forwarded_for(header: str, most: int) -> Iterator[str]:
+def x_forwarded_for(header: str, max_hops: int) -> Iterator[str]:
     """Yield at most `most` hops of X-Forwarded-For, the last first."""
-    for hop in reversed(header.rsplit(",", most)[-most:]):
+    for hop in reversed(header.rsplit(",", max_hops)[-max_hops:]):
         yield hop.strip(" \t")
 
 
-def forwarded(header: str, most: int) -> Iterator[str]:
+def forwarded(header: str, max_hops: int) -> Iterator[str]:
     """Yield at most `most` `for` values of Forwarded, the last first; "" for an element with none, two, or an error."""
     end = len(header)
-    for _ in range(most):
+    for _ in range(max_hops):
         start = _last_element(header, end)
         if start is None:
             yield ""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from headgate.core.cost import REQUESTS, Cost
+from headgate.http.identity import hashed_api_key
 from headgate.replay.errors import InvalidLog
 from headgate.replay.fields import COST, TIME, UNIT_COST
-from headgate.replay.record import ApiKeyHasher, ClientAddresses, LogRecord, cost_of
+from headgate.replay.record import MAX_REMEMBERED, ClientAddresses, LogRecord, cost_of
 from headgate.replay.times import time_us
 
 Unreadable = Callable[[str], None]  # called with each unreadable line
@@ -62,7 +64,8 @@ class Rows:
         ]
         self._getters = [(fact, getters[fact]) for fact in sorted(self.facts) if not fact.startswith(UNIT_COST)]
         self._addresses = ClientAddresses()
-        self._keys = ApiKeyHasher() if hashes_keys else None
+        # As the middleware does, so that reports never show a key.
+        self._hash_key = lru_cache(MAX_REMEMBERED)(hashed_api_key) if hashes_keys else str
         self._weight = weight
         self._skips = skips  # lines of a header
 
@@ -101,8 +104,8 @@ class Rows:
                 facts |= self._addresses.facts(text)
             elif fact == "endpoint":
                 facts[fact] = path_of(text)
-            elif fact == "api_key" and self._keys is not None:
-                facts[fact] = self._keys.hash_of(text)
+            elif fact == "api_key":
+                facts[fact] = self._hash_key(text)
             else:
                 facts[fact] = text
         return facts

@@ -69,11 +69,7 @@ def find_format(
 
 
 def _find_json(
-    lines: Sequence[str],
-    name: str | None,
-    fields: Sequence[FactField],
-    wanted: Sequence[str],
-    units: Mapping[str, str],
+    lines: Sequence[str], name: str | None, fields: Sequence[FactField], wanted: Sequence[str], units: Mapping[str, str]
 ) -> Format:
     objects = json_objects(lines)
     dialect = name or (dialect_of(objects) if objects else None) or ("json" if fields else None)

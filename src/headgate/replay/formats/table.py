@@ -25,11 +25,7 @@ def header_of(line: str) -> tuple[str, list[str]] | None:
 
 
 def table_format(
-    separator: str,
-    names: Sequence[str],
-    getters: Mapping[str, Getter],
-    wanted: Iterable[str],
-    units: Mapping[str, str],
+    separator: str, names: Sequence[str], getters: Mapping[str, Getter], wanted: Iterable[str], units: Mapping[str, str]
 ) -> Rows:
     """Return the format of CSV with these columns. Facts that rules want are also found under their own names."""
     indexes = {name.lower(): index for index, name in reversed(list(enumerate(names)))}

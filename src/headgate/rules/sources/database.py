@@ -20,7 +20,7 @@ from typing import Any, Final
 from headgate.core.fork import renew_in_children
 from headgate.db import queries
 from headgate.db.changes import ChangeListener, Changes
-from headgate.db.connection import LARGE_SECONDS, Database, allow
+from headgate.db.connection import LARGE_SECONDS, Database, set_timeout
 from headgate.db.listener import NotificationListener, listen
 from headgate.db.migrations import migrate
 from headgate.db.queries import Versions
@@ -212,9 +212,11 @@ class DatabaseSource:
                 if now.version == seen.version and not anyway:
                     self._note_answer()
                     return self.holder.current
-                allow(connection, LARGE_SECONDS)
+                set_timeout(connection, LARGE_SECONDS)
                 later = now.version > seen.version  # else it is another database, or one restored from a backup
-                changed = queries.users_changed(connection, seen.version, most=MAX_FORGOTTEN) if later else None
+                changed = (
+                    queries.find_changed_users(connection, seen.version, max_items=MAX_FORGOTTEN) if later else None
+                )
                 tiers, overrides = queries.has_users(connection)
                 snapshot = None if self._holder is None else self._holder.current
                 if anyway or now.rules_version not in (seen.rules_version, self._rejected_version):

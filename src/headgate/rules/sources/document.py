@@ -212,14 +212,20 @@ class _DocumentReader:
         return self._make(Exemption, entry, ("exemptions", index), where, type="user", value="::1")
 
     def _make(self, kind: Callable[..., T], fields: Table, location: Location, where: str = "", **stand_ins: Any) -> T:
-        """Build one object. Invalid fields are noted, and replaced by a stand-in or the default."""
-        try:
-            return kind(**{**stand_ins, **fields})
-        except InvalidRule as error:
-            for problem in error.problems:
-                self.note(location, problem._replace(where=where or problem.where))
-            bad = {problem.field for problem in error.problems}
-        return kind(**{**stand_ins, **{name: value for name, value in fields.items() if name not in bad}})
+        """Build one object. Invalid fields are noted, and replaced by a stand-in or the default.
+
+        Some fields are only checked once the others are valid, so this may take several attempts.
+        """
+        while True:
+            try:
+                return kind(**{**stand_ins, **fields})
+            except InvalidRule as error:
+                bad = {problem.field for problem in error.problems}
+                if bad.isdisjoint(fields):  # nothing left to replace
+                    raise
+                for problem in error.problems:
+                    self.note(location, problem._replace(where=where or problem.where))
+            fields = {name: value for name, value in fields.items() if name not in bad}
 
 
 def _entries(data: Table, section: str) -> list[tuple[int, Table]]:

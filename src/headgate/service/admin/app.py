@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from headgate._version import __version__
+from headgate.core.suggestion import did_you_mean
 from headgate.db import TokenTable
 from headgate.errors import HeadgateError, InvalidRule, Problem
 from headgate.limiter.async_limiter import AsyncLimiter
@@ -30,7 +31,6 @@ from headgate.service.admin.documentation import serve_documentation
 from headgate.service.admin.headers import Headers
 from headgate.service.admin.openapi import INTRODUCTION, TAGS, description_of
 from headgate.service.admin.openapi_parts import problems
-from headgate.service.admin.parameters import check_parameters
 from headgate.service.http.problems import MEDIA_TYPE, HttpError, problem_of
 from headgate.service.token_guess_limiter import TokenGuessLimiter
 
@@ -66,6 +66,7 @@ def admin_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,  # an operation's id is its function's name
     )
     app.state.headgate = Context(
         operations=operations,
@@ -80,7 +81,7 @@ def admin_app(
             router,
             prefix=PREFIX,
             responses=problems(401, 403, 422, 429, 503),
-            dependencies=[Depends(check_parameters)],
+            dependencies=[Depends(_check_parameters)],
         )
     serve_documentation(app)
     app.add_middleware(Headers)
@@ -88,6 +89,33 @@ def admin_app(
         app.add_exception_handler(kind, _answer_error)
     app.openapi = lambda: description_of(app, routers)  # type: ignore[method-assign]
     return app
+
+
+async def _check_parameters(request: Request) -> None:
+    """Raise `InvalidRule` for a query parameter that the route does not have, or that is given twice.
+
+    FastAPI ignores a mistyped one, and would return more than the caller asked for.
+    """
+    given = [name for name, _ in request.query_params.multi_items()]
+    if not given:
+        return
+    known = frozenset(_parameters(request.scope["route"].dependant))
+    problems = []
+    for name in dict.fromkeys(given):
+        if name not in known:
+            problems.append(Problem("query", name, f"is not a parameter of this path{did_you_mean(name, known)}"))
+        elif given.count(name) > 1:
+            problems.append(Problem("query", name, f"must be given once, got it {given.count(name)} times"))
+    if problems:
+        raise InvalidRule(*problems)
+
+
+def _parameters(dependant: Any) -> Iterator[str]:
+    """Yield the names of a route's query parameters, those of its dependencies included."""
+    for field in dependant.query_params:
+        yield field.alias
+    for part in dependant.dependencies:
+        yield from _parameters(part)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
@@ -107,7 +135,7 @@ def _ours(error: Exception, request: Request) -> Exception:
         return InvalidRule(*found)
     if isinstance(error, HTTPException):
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            allowed = ", ".join(_methods(request))
+            allowed = ", ".join(_methods(request)) or (error.headers or {}).get("Allow", "GET")  # mounted: files
             detail = f"This path is for {allowed}, got {request.method[:40]!r}."
             return HttpError(error.status_code, detail, {"Allow": allowed})
         detail = "There is nothing at this path." if error.status_code == HTTPStatus.NOT_FOUND else error.detail
@@ -124,5 +152,5 @@ def _methods(request: Request) -> list[str]:
     included = [(route, path.removeprefix(PREFIX)) for router in request.app.state.routers for route in router.routes]
     own = [(route, path) for route in request.app.routes if isinstance(route, Route)]
     found = [route for route, part in included + own if route.path_regex.match(part)]
-    longest = max(route.path.count("/") for route in found)
+    longest = max([route.path.count("/") for route in found], default=0)
     return sorted({method for route in found if route.path.count("/") == longest for method in route.methods})

@@ -4,9 +4,9 @@ in a rule have the messages of a rules file."""
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from headgate.service.http.problems import HttpError
 
@@ -25,6 +25,9 @@ async def json_object(request: Request) -> Table:
     return {name: value for name, value in (await json_with_nulls(request)).items() if value is not None}
 
 
+Given = Annotated[Table, Depends(json_object)]
+
+
 async def json_batch(request: Request) -> Table:
     """Return a large body that is a JSON object. Raises `HttpError`: 400, 413, 415."""
     return await _json(request, MAX_BATCH)
@@ -40,8 +43,8 @@ async def toml_document(request: Request) -> bytes:
     return await _content(request, MAX_TOML, "application/toml", "text/plain")
 
 
-async def _json(request: Request, most: int) -> Table:
-    content = await _content(request, most, "application/json")
+async def _json(request: Request, max_bytes: int) -> Table:
+    content = await _content(request, max_bytes, "application/json")
     try:
         body = json.loads(content, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -51,15 +54,15 @@ async def _json(request: Request, most: int) -> Table:
     return body
 
 
-async def _content(request: Request, most: int, *types: str) -> bytes:
+async def _content(request: Request, max_bytes: int, *types: str) -> bytes:
     given = request.headers.get("content-type", types[0]).partition(";")[0].strip().lower()
     if given not in types:
         raise HttpError(415, f"The body must be {types[0]}, got {given!r}.")
     content = bytearray()
     async for part in request.stream():
         content += part
-        if len(content) > most:
-            raise HttpError(413, f"The body must have at most {most} bytes.")
+        if len(content) > max_bytes:
+            raise HttpError(413, f"The body must have at most {max_bytes} bytes.")
     return bytes(content)
 
 

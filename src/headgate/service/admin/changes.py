@@ -23,7 +23,6 @@ LARGEST_ID: Final = 2**63 - 1
 @router.get(
     "/changes",
     summary="The change log",
-    operation_id="list_changes",
     responses={200: {"model": models.Changes}, **problems(409)},
 )
 def list_changes(
@@ -38,7 +37,9 @@ def list_changes(
     Shows the changes that the token's scopes cover: `rules` (with tiers, exemptions and settings), `users`, `tokens`.
     """
     storable("subject", subject)
-    found = here.operations.changes.page(who, kind=kind, subject=subject, before=page.after_number, most=page.most)
+    found = here.operations.changes.page(
+        who, kind=kind, subject=subject, before=page.after_number, max_items=page.max_items
+    )
     return page.response("changes", found, lambda change: change.id, _table_of)
 
 
@@ -46,7 +47,6 @@ def list_changes(
     "/changes/{change_id}/revert",
     dependencies=[Depends(NeedsOne(rules="admin", users="operator"))],
     summary="Revert a change",
-    operation_id="revert_change",
     responses={200: {"model": models.Applied}, **problems(404, 409)},
 )
 def revert_change(

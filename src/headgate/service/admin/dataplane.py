@@ -113,15 +113,17 @@ def _json_of(name: str, example: Any) -> dict[str, Any]:
     return _json({"$ref": f"#/components/schemas/{name}"}, example)
 
 
-def _check_operation(name: str, summary: str, told: str, responses: dict[Any, Any]) -> dict[str, Any]:
-    """Return an operation that takes facts."""
+def _check_operation(
+    name: str, summary: str, description: str, responses: dict[Any, Any], body: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return an operation that takes facts, or another body."""
     return {
         "operationId": name,
         "tags": ["Checks"],
         "summary": summary,
-        "description": told,
+        "description": description,
         "security": [{}, {"bearer": []}],
-        "requestBody": {"required": True, "content": _json_of("Facts", _FACTS)},
+        "requestBody": {"required": True, "content": body or _json_of("Facts", _FACTS)},
         "responses": {str(status): response for status, response in responses.items()},
     }
 
@@ -164,15 +166,13 @@ def _slot_operation(name: str, summary: str, done: str) -> dict[str, Any]:
     """Return an operation that takes a slot."""
     body = {"type": "object", "required": ["slot"], "properties": {"slot": _TEXT}, "additionalProperties": False}
     answer = {"type": "object", "required": [done], "properties": {done: {"type": "boolean"}}}
-    return {
-        **_check_operation(
-            name,
-            summary,
-            f"200 even if the slot is no longer held: then `{done}` is false.",
-            {200: {"description": "Done", "content": _json(answer, {done: True})}, **_BAD, **problems(503)},
-        ),
-        "requestBody": {"required": True, "content": _json(body, {"slot": _SLOT})},
-    }
+    return _check_operation(
+        name,
+        summary,
+        f"200 even if the slot is no longer held: then `{done}` is false.",
+        {200: {"description": "Done", "content": _json(answer, {done: True})}, **_BAD, **problems(503)},
+        _json(body, {"slot": _SLOT}),
+    )
 
 
 PATHS: Final[dict[str, Any]] = {
@@ -195,25 +195,17 @@ PATHS: Final[dict[str, Any]] = {
         )
     },
     "/v1/check/batch": {
-        "post": {
-            **_check_operation(
-                "check_batch",
-                "Check many requests",
-                "Decides each check independently, in order; at most 1,000. Always 200.",
-                {
-                    200: {
-                        "description": "Decided",
-                        "content": _json(_DECISIONS, {"decisions": [_DECIDED, _REFUSED]}),
-                    },
-                    **_BAD,
-                    **problems(422, 503),
-                },
-            ),
-            "requestBody": {
-                "required": True,
-                "content": _json(_BATCH, {"checks": [_FACTS, {"user": "bob", "cost": 5}]}),
+        "post": _check_operation(
+            "check_batch",
+            "Check many requests",
+            "Decides each check independently, in order; at most 1,000. Always 200.",
+            {
+                200: {"description": "Decided", "content": _json(_DECISIONS, {"decisions": [_DECIDED, _REFUSED]})},
+                **_BAD,
+                **problems(422, 503),
             },
-        }
+            _json(_BATCH, {"checks": [_FACTS, {"user": "bob", "cost": 5}]}),
+        )
     },
     "/v1/acquire": {
         "post": _check_operation(
@@ -277,7 +269,7 @@ PATHS: Final[dict[str, Any]] = {
             "responses": {
                 "200": {"description": "Allowed", "headers": _FIELDS},
                 "429": {**REFUSED, "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}},
-                **{str(status): told for status, told in problems(400, 401, 403, 503).items()},
+                **{str(status): description for status, description in problems(400, 401, 403, 503).items()},
             },
         }
         for method in ("get", "post")

@@ -13,10 +13,12 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.params import Depends as Dependency
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from headgate.core.quota import MICROSECONDS
 from headgate.db.events import Cursor, Event, EventFilter, Events, Top
+from headgate.db.records import time_text
+from headgate.service.admin.models import with_example
 
 PAGE: Final = 100
 MAX_PAGE: Final = 1_000
@@ -72,7 +74,7 @@ COLUMNS: Final = tuple(EVENT)  # of CSV
 class EventShown(BaseModel):
     """A request that was refused, or that was allowed although over the limit of a rule that does not enforce."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": EVENT})
+    model_config = with_example(EVENT)
 
     id: str
     at: str = Field(description="The time of the decision, by the store's clock.")
@@ -100,7 +102,7 @@ class EventShown(BaseModel):
 
 
 class EventPage(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"events": [EVENT], "next": NEXT}})
+    model_config = with_example({"events": [EVENT], "next": NEXT})
 
     events: list[EventShown]
     next: str | None = Field(description="`after` of the next page; null on the last one.")
@@ -109,7 +111,7 @@ class EventPage(BaseModel):
 class TopShown(BaseModel):
     """How often a subject hit a rule. Exact even in floods."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": TOP})
+    model_config = with_example(TOP)
 
     rule: str
     dimension: str = Field(description="The subject's kind; empty for all subjects together.")
@@ -125,11 +127,8 @@ class TopShown(BaseModel):
 
 
 class TopPage(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "example": {"by": "subject", "since": TOP["first"], "until": "2026-11-02T00:00:00+00:00", "top": [TOP]}
-        },
+    model_config = with_example(
+        {"by": "subject", "since": TOP["first"], "until": "2026-11-02T00:00:00+00:00", "top": [TOP]}
     )
 
     by: str
@@ -166,17 +165,14 @@ Moment = Annotated[
     int | None,
     BeforeValidator(moment),
     WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "format": "date-time"},
-                {"type": "number", "minimum": 0, "maximum": LAST_SECOND},
-            ]
-        }
+        {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "number", "minimum": 0, "maximum": LAST_SECOND}]}
     ),
 ]
 Text = Annotated[str | None, Query(max_length=1024)]
 Since = Annotated[Moment, Query(description="Start of the period: ISO 8601, or seconds since the epoch.")]
 Until = Annotated[Moment, Query(description="End of the period, exclusive.")]
+Format = Annotated[Literal["json", "csv"] | None, Query(description="Instead of the header `Accept`.")]
+Accept = Annotated[str, Header(include_in_schema=False)]
 
 
 def events_router(events: Events, require: Dependency) -> APIRouter:
@@ -186,8 +182,6 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
     @router.get(
         "/events",
         summary="List refusals",
-        operation_id="list_events",
-        response_model=None,
         responses={200: {"model": EventPage, "content": {CSV: {"schema": {"type": "string"}}}}},
     )
     def list_events(
@@ -210,10 +204,8 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
         after: Annotated[
             str | None, Query(pattern=_AFTER, description="The cursor: `next` of the previous page.")
         ] = None,
-        format: Annotated[  # noqa: A002 - the parameter's public name
-            Literal["json", "csv"] | None, Query(description="Instead of the header `Accept`.")
-        ] = None,
-        accept: Annotated[str, Header(include_in_schema=False)] = "",
+        format: Format = None,  # noqa: A002 - the parameter's public name
+        accept: Accept = "",
     ) -> Response:
         """List requests that were refused, or that were allowed although over the limit of a shadow or annotating rule.
 
@@ -234,27 +226,26 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
             until_us=until,
         )
         begin = _cursor(after)
-        if format == "csv" or (format is None and prefers_csv(accept)):
-            first = events.page(
-                wanted, after=begin, most=limit or MAX_PAGE
-            )  # now, so that an error still becomes a status
+        if wants_csv(format, accept):
+            # Read the first page now, so that an error still becomes a status.
+            first = events.page(wanted, after=begin, max_items=limit or MAX_PAGE)
             named = {"Content-Disposition": 'attachment; filename="events.csv"', "Vary": "Accept"}
             lines = _csv_lines(events, wanted, first, whole=limit is None)
             return StreamingResponse(lines, media_type=f"{CSV}; charset=utf-8", headers=named)
-        most = limit or PAGE
-        found = events.page(wanted, after=begin, most=most + 1)
-        following = None if len(found) <= most else f"{found[most - 1].at_us}-{found[most - 1].id}"
+        max_items = limit or PAGE
+        found = events.page(wanted, after=begin, max_items=max_items + 1)
+        following = None if len(found) <= max_items else f"{found[max_items - 1].at_us}-{found[max_items - 1].id}"
         headers = {"Vary": "Accept"}
         if following is not None:
             url = request.url.include_query_params(after=following)
             headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
-        return JSONResponse({"events": [event_table(one) for one in found[:most]], "next": following}, headers=headers)
+        return JSONResponse(
+            {"events": [event_table(one) for one in found[:max_items]], "next": following}, headers=headers
+        )
 
     @router.get(
         "/events/top",
         summary="List the subjects that hit rules most",
-        operation_id="top_events",
-        response_model=None,
         responses={200: {"model": TopPage}},
     )
     def top_events(
@@ -274,9 +265,9 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
     ) -> Response:
         """List the subjects that hit rules most often, in the minutes that overlap the period. Exact even in floods."""
         who = {SUBJECT: None, RULE: ""}.get(by, by)
-        found = events.top(by=who, rule=rule, since_us=since, until_us=until, most=limit)
-        period = {"since": _time_text(since), "until": _time_text(until)}
-        return JSONResponse({"by": by, **period, "top": [_topevent_table(one) for one in found]})
+        found = events.top(by=who, rule=rule, since_us=since, until_us=until, max_items=limit)
+        period = {"since": _time_or_none(since), "until": _time_or_none(until)}
+        return JSONResponse({"by": by, **period, "top": [_top_table(one) for one in found]})
 
     return router
 
@@ -288,8 +279,10 @@ def _cursor(after: str | None) -> Cursor | None:
     return Cursor(int(at_us), name)
 
 
-def prefers_csv(accept: str) -> bool:
-    """Return whether a header `Accept` prefers CSV to JSON."""
+def wants_csv(format: str | None, accept: str) -> bool:  # noqa: A002
+    """Return whether to answer with CSV: by the parameter `format`, else if the header `Accept` prefers it to JSON."""
+    if format is not None:
+        return format == "csv"
     liked = {"text/csv": 0.0, "application/json": 0.0}
     for part in accept.lower().split(","):
         kind, *parameters = (piece.strip() for piece in part.split(";"))
@@ -311,7 +304,7 @@ def _csv_lines(events: Events, wanted: EventFilter, page: list[Event], *, whole:
     while page:
         yield csv_text([tuple(map(csv_cell, event_table(event).values())) for event in page])
         last = page[-1]
-        page = events.page(wanted, after=Cursor(last.at_us, last.id), most=MAX_PAGE) if whole else []
+        page = events.page(wanted, after=Cursor(last.at_us, last.id), max_items=MAX_PAGE) if whole else []
 
 
 def csv_text(rows: list[tuple[Any, ...]]) -> str:
@@ -330,16 +323,14 @@ def csv_cell(value: Any) -> Any:
 
 
 def event_table(event: Event) -> dict[str, Any]:
-    table = event._asdict()
-    after_us = event.retry_after_us
-    table |= {"at": _time_text(event.at_us), "retry_after": None if after_us is None else after_us / MICROSECONDS}
+    table = event.as_table()
     return {name: table[name] for name in COLUMNS}
 
 
-def _topevent_table(top: Top) -> dict[str, Any]:
-    table = top._asdict() | {"events": top.events, "first": _time_text(top.first_us), "last": _time_text(top.last_us)}
+def _top_table(top: Top) -> dict[str, Any]:
+    table = top._asdict() | {"events": top.events, "first": time_text(top.first_us), "last": time_text(top.last_us)}
     return {name: table[name] for name in TOP}
 
 
-def _time_text(at_us: int | None) -> str | None:
-    return None if at_us is None else (_EPOCH + timedelta(microseconds=at_us)).isoformat()
+def _time_or_none(at_us: int | None) -> str | None:
+    return None if at_us is None else time_text(at_us)

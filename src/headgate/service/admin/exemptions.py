@@ -4,13 +4,13 @@
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
 from headgate.db.records import exemption_table
 from headgate.rules.exemptions import ExemptionType
 from headgate.service.admin import models
-from headgate.service.admin.bodies import Table, json_object
+from headgate.service.admin.bodies import Given
 from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.openapi_parts import body, problems
 from headgate.service.admin.pages import PagedByPair, pair
@@ -22,12 +22,11 @@ router: Final = APIRouter(prefix="/exemptions", tags=["Exemptions"])
     "",
     dependencies=[needs("rules")],
     summary="List exemptions",
-    operation_id="list_exemptions",
     responses={200: {"model": models.Exemptions}},
 )
 def list_exemptions(here: Here, who: Who, page: PagedByPair) -> Response:
     """List all exemptions by type and value, in pages."""
-    found = here.operations.exemptions.page(who, after=page.after_pair, most=page.most)
+    found = here.operations.exemptions.page(who, after=page.after_pair, max_items=page.max_items)
     return page.response("exemptions", found, lambda one: pair(one.type, one.value), exemption_table)
 
 
@@ -36,7 +35,6 @@ def list_exemptions(here: Here, who: Who, page: PagedByPair) -> Response:
     status_code=201,
     dependencies=[needs("rules", "admin")],
     summary="Add an exemption",
-    operation_id="create_exemption",
     openapi_extra=body(models.Exemption),
     responses={
         200: {"model": models.Exemption, "description": "The exemption exists already"},
@@ -44,7 +42,7 @@ def list_exemptions(here: Here, who: Who, page: PagedByPair) -> Response:
         **problems(400, 409, 413, 415),
     },
 )
-def create_exemption(here: Here, who: Who, given: Annotated[Table, Depends(json_object)]) -> Response:
+def create_exemption(here: Here, who: Who, given: Given) -> Response:
     """Exempt an address or network (`ip`), a `user`, a `tenant`, or an `api_key` by its hash."""
     exemption, is_new = here.operations.exemptions.create(who, given)
     return JSONResponse(exemption_table(exemption), 201 if is_new else 200)
@@ -55,7 +53,6 @@ def create_exemption(here: Here, who: Who, given: Annotated[Table, Depends(json_
     status_code=204,
     dependencies=[needs("rules", "admin")],
     summary="End an exemption",
-    operation_id="delete_exemption",
     responses=problems(404, 409),
 )
 def delete_exemption(

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from headgate.core.calendar import WEEKDAYS
 from headgate.core.quota import MAX_INT
 from headgate.db.tokens import LONGEST_SECONDS, MAX_NAME, SHORTEST_SECONDS
-from headgate.operations.batch import MOST_IN_BATCH
+from headgate.operations.batch import MAX_IN_BATCH
 from headgate.operations.caller import Role, Scope
 from headgate.operations.tokens import OWN_NAMES
 from headgate.rules.description import FIELDS, RuleField
@@ -27,6 +27,11 @@ Anchor = Annotated[
     Field(description="Where a user's calendar periods begin: a day of the month, a weekday, or an hour."),
 ]
 Action = Literal["create", "update", "delete", "reset"]
+
+
+def with_example(shown: Any, **schema: Any) -> ConfigDict:
+    """Return the configuration of a model that has no other members, with an example."""
+    return ConfigDict(extra="forbid", json_schema_extra={"example": shown, **schema})
 
 
 class _Model(BaseModel):
@@ -68,13 +73,13 @@ _RuleBase: Final[Any] = create_model("_RuleBase", __base__=_Model, **_RULE_FIELD
 class Rule(_RuleBase):  # type: ignore[misc]
     """A rule with the fields of a rules file. A field that is absent or null has its default."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": RULE})
+    model_config = with_example(RULE)
 
 
 class VersionedRule(Rule):
     """A rule with its version. Fields that do not apply are absent."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {**RULE, "version": 7}})
+    model_config = with_example({**RULE, "version": 7})
 
     version: int | None = Field(
         None, description="The rule's version, as in its `ETag`; absent if rules are in a file."
@@ -82,7 +87,7 @@ class VersionedRule(Rule):
 
 
 class Rules(_Model):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"rules": [RULE], "next": "search-free"}})
+    model_config = with_example({"rules": [RULE], "next": "search-free"})
 
     rules: list[VersionedRule]
     next: str | None = Field(description="`after` of the next page; null on the last one.")
@@ -91,16 +96,14 @@ class Rules(_Model):
 class Override(_Model):
     """A user's own limit, window and burst for a rule."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": OVERRIDE})
+    model_config = with_example(OVERRIDE)
 
     rule: Name = Field(description="The id of an existing rule that these values suit: otherwise 422.")
     limit: int = Field(ge=1, le=MAX_INT)
     window: Duration | None = Field(None, description="Seconds, or a string like `1h`; from 1 ms to 366 days.")
     burst: int | None = Field(None, ge=1, le=MAX_INT)
     expires: str | None = Field(
-        None,
-        description="A future time with a time zone; null for never.",
-        json_schema_extra={"format": "date-time"},
+        None, description="A future time with a time zone; null for never.", json_schema_extra={"format": "date-time"}
     )
 
 
@@ -109,7 +112,7 @@ class ShownOverride(Override):
 
 
 class User(_Model):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": USER})
+    model_config = with_example(USER)
 
     id: str
     tier: str | None
@@ -118,7 +121,7 @@ class User(_Model):
 
 
 class Users(_Model):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"users": [USER], "next": "alice"}})
+    model_config = with_example({"users": [USER], "next": "alice"})
 
     users: list[User]
     next: str | None
@@ -129,11 +132,8 @@ class UserOverride(ShownOverride):
 
 
 class Overrides(_Model):
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "example": {"overrides": [{"user": "alice", **OVERRIDE, "expired": False}], "next": '["alice", "search"]'}
-        },
+    model_config = with_example(
+        {"overrides": [{"user": "alice", **OVERRIDE, "expired": False}], "next": '["alice", "search"]'}
     )
 
     overrides: list[UserOverride]
@@ -156,27 +156,18 @@ class BatchOverride(Override):
 class UserBatch(_Model):
     """At most 10,000 users and overrides together."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "example": {
-                "users": [{"id": "alice", "tier": "pro", "overrides": []}],
-                "overrides": [{"user": "bob", **OVERRIDE}],
-            }
-        },
+    model_config = with_example(
+        {"users": [{"id": "alice", "tier": "pro", "overrides": []}], "overrides": [{"user": "bob", **OVERRIDE}]}
     )
 
-    users: list[BatchUser] | None = Field(None, max_length=MOST_IN_BATCH)
-    overrides: list[BatchOverride] | None = Field(None, max_length=MOST_IN_BATCH)
+    users: list[BatchUser] | None = Field(None, max_length=MAX_IN_BATCH)
+    overrides: list[BatchOverride] | None = Field(None, max_length=MAX_IN_BATCH)
 
 
 class BatchDone(_Model):
     """The numbers of users created, updated, deleted and unchanged."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"example": {"version": 8, "created": 1, "updated": 1, "deleted": 0, "unchanged": 0}},
-    )
+    model_config = with_example({"version": 8, "created": 1, "updated": 1, "deleted": 0, "unchanged": 0})
 
     version: int
     created: int
@@ -188,14 +179,14 @@ class BatchDone(_Model):
 class Exemption(_Model):
     """Requests whose fact `type` is `value` are never limited."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": EXEMPTION})
+    model_config = with_example(EXEMPTION)
 
     type: ExemptionType
     value: Name = Field(description="An address or network of type `ip`, else 422; or the user, tenant or hashed key.")
 
 
 class Exemptions(_Model):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"exemptions": [EXEMPTION], "next": None}})
+    model_config = with_example({"exemptions": [EXEMPTION], "next": None})
 
     exemptions: list[Exemption]
     next: str | None
@@ -204,7 +195,7 @@ class Exemptions(_Model):
 class TierChoice(_Model):
     """A user's tier, anchor or both. An absent field stays as it is; null removes it."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"tier": "pro"}, "minProperties": 1})
+    model_config = with_example({"tier": "pro"}, minProperties=1)
 
     tier: Name | None = Field(None, description="Null for no own tier.")
     anchor: Anchor | None = None
@@ -242,7 +233,7 @@ class UserLimit(_Model):
 
 
 class UserLimits(_Model):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": USER_LIMITS})
+    model_config = with_example(USER_LIMITS)
 
     user: str
     tier: str | None = Field(description="The effective tier: the user's own, else the default.")
@@ -259,10 +250,7 @@ class Tier(_Model):
 
 
 class Tiers(_Model):
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"example": {"tiers": [{"name": "free"}, {"name": "pro"}], "default_tier": "free"}},
-    )
+    model_config = with_example({"tiers": [{"name": "free"}, {"name": "pro"}], "default_tier": "free"})
 
     tiers: list[Tier]
     default_tier: str | None
@@ -277,9 +265,7 @@ class Difference(_Model):
 
 
 class Applied(_Model):
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"example": {"dry_run": True, "version": 7, "changes": [CHANGED]}}
-    )
+    model_config = with_example({"dry_run": True, "version": 7, "changes": [CHANGED]})
 
     dry_run: bool
     version: int = Field(description="The rules' version, as in the `ETag`; with `dry_run`, the current one.")
@@ -295,16 +281,13 @@ class Change(Difference):
 
 
 class Changes(_Model):
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "example": {
-                "changes": [
-                    {"id": 12, "version": 7, "at": "2026-11-01T09:00:00+00:00", "actor": "ci", "reason": "", **CHANGED}
-                ],
-                "next": "12",
-            }
-        },
+    model_config = with_example(
+        {
+            "changes": [
+                {"id": 12, "version": 7, "at": "2026-11-01T09:00:00+00:00", "actor": "ci", "reason": "", **CHANGED}
+            ],
+            "next": "12",
+        }
     )
 
     changes: list[Change]
@@ -312,12 +295,7 @@ class Changes(_Model):
 
 
 class TokenRequest(_Model):
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "example": {"name": "ci", "role": "operator", "scopes": ["check", "users"], "expires_in": "90d"}
-        },
-    )
+    model_config = with_example({"name": "ci", "role": "operator", "scopes": ["check", "users"], "expires_in": "90d"})
 
     name: Name = Field(
         max_length=MAX_NAME,
@@ -343,16 +321,13 @@ class Token(_Model):
 
 
 class NewToken(Token):
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"example": {**TOKEN, "token": "hg_mZ1xW3bJ0pT7cQ9vL5yR2nK8dF4gS6hA1uE3iO7wXqM"}},
-    )
+    model_config = with_example({**TOKEN, "token": "hg_mZ1xW3bJ0pT7cQ9vL5yR2nK8dF4gS6hA1uE3iO7wXqM"})
 
     token: str = Field(description="The secret, shown only once.")
 
 
 class Tokens(_Model):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"tokens": [TOKEN], "next": None}})
+    model_config = with_example({"tokens": [TOKEN], "next": None})
 
     tokens: list[Token]
     next: str | None

@@ -80,7 +80,7 @@ def description_of(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]
         for model in SHOWN:
             schemas[model.__name__]["example"] = _example_of(model)
         routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
-        needed = {route.operation_id or route.unique_id: _needs(route) for route in routes}
+        needed = {route.name: _needs(route) for route in routes}
         for operations in document["paths"].values():
             for operation in operations.values():
                 _complete(operation, needed.get(operation["operationId"]))
@@ -106,9 +106,11 @@ def _complete(operation: dict[str, Any], needed: Needs | None) -> None:
         needs = f"Needs the scope `{needed.scope}` and the role `{needed.role}`."
         operation["description"] = f"{operation.get('description', '')}\n\n{needs}".strip()
     parameters = operation.setdefault("parameters", [])
-    for field, told in _CONDITIONAL.get(name, ()):
+    for field, description in _CONDITIONAL.get(name, ()):
         text = {"type": "string"}
-        parameters.append({"name": field, "in": "header", "required": False, "description": told, "schema": text})
+        parameters.append(
+            {"name": field, "in": "header", "required": False, "description": description, "schema": text}
+        )
     for parameter in parameters:
         if parameter["name"] in _EXAMPLES:
             parameter["example"] = _EXAMPLES[parameter["name"]]

@@ -42,14 +42,6 @@ endpoints = ["/api/search"]
 limit = 100
 window = "1h"
 """
-
-
 _TOML: Final = {"application/toml": {"schema": {"type": "string"}, "example": _DOCUMENT}}
-
-
 TOML: Final[dict[str, Any]] = {"description": "A rules file", "content": _TOML}
-
-
-def toml_body() -> dict[str, Any]:
-    """Return a rules file as body, for a route's `openapi_extra`."""
-    return {"requestBody": {"required": True, "content": _TOML}}
+TOML_BODY: Final[dict[str, Any]] = {"requestBody": {"required": True, "content": _TOML}}  # for `openapi_extra`

@@ -4,13 +4,13 @@
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
 from headgate.db import UserOverride
 from headgate.db.records import override_table
 from headgate.service.admin import models
-from headgate.service.admin.bodies import Table, json_object
+from headgate.service.admin.bodies import Given, Table
 from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.openapi_parts import body, problems
 from headgate.service.admin.pages import PagedByPair, Text, pair, storable
@@ -24,7 +24,6 @@ router: Final = APIRouter(tags=["Users"])
     "/overrides",
     dependencies=[needs("users")],
     summary="List overrides",
-    operation_id="list_overrides",
     responses={200: {"model": models.Overrides}},
 )
 def list_overrides(
@@ -42,7 +41,7 @@ def list_overrides(
     storable("rule", rule)
     users = here.operations.users
     now_us = users.now_us()
-    found = users.overrides(who, user=user, rule=rule, expired=expired, after=page.after_pair, most=page.most)
+    found = users.overrides(who, user=user, rule=rule, expired=expired, after=page.after_pair, max_items=page.max_items)
 
     def table_of(one: UserOverride) -> Table:
         return {"user": one.user, **override_table(one.override), "expired": one.override.has_expired(now_us)}
@@ -54,11 +53,10 @@ def list_overrides(
     f"/users{USER}/override",
     dependencies=[needs("users", "operator")],
     summary="Override a rule for a user",
-    operation_id="post_user_override",
     openapi_extra=body(models.Override),
     responses={200: {"model": models.User}, **problems(400, 409, 413, 415)},
 )
-def post_override(here: Here, who: Who, user_id: str, given: Annotated[Table, Depends(json_object)]) -> Response:
+def post_user_override(here: Here, who: Who, user_id: str, given: Given) -> Response:
     """Set or replace a user's override of a rule, until `expires` or forever."""
     return JSONResponse(user_shown(here.operations.users.put_override(who, user_id, given)))
 
@@ -68,10 +66,9 @@ def post_override(here: Here, who: Who, user_id: str, given: Annotated[Table, De
     status_code=204,
     dependencies=[needs("users", "operator")],
     summary="Delete a user's override",
-    operation_id="delete_user_override",
     responses=problems(404, 409),
 )
-def delete_override(
+def delete_user_override(
     here: Here, who: Who, user_id: str, rule: Annotated[str, Query(description="The id of the rule.", max_length=1024)]
 ) -> Response:
     """Delete a user's override of a rule, which then limits the user like others."""

@@ -32,7 +32,7 @@ class PageRequest:
     after: str | None
 
     @property
-    def most(self) -> int:
+    def max_items(self) -> int:
         """The number of entries to fetch: one extra shows whether there are more."""
         return self.limit + 1
 
@@ -57,8 +57,7 @@ class PageRequest:
         table: Callable[[T], dict[str, Any]],
         **others: Any,
     ) -> JSONResponse:
-        """Return the entries under a name, and the next page's cursor as `next` and as a Link header, if there is
-        one."""
+        """Return the entries under a name, and the cursor of the next page, if any, as `next` and as a Link header."""
         shown = found[: self.limit]
         following = str(cursor(shown[-1])) if len(found) > self.limit else None
         headers = {}

@@ -5,7 +5,7 @@
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
 from headgate.db import RuleRecord
@@ -13,7 +13,7 @@ from headgate.operations.rules import StoredRule
 from headgate.rules.description import rule_table
 from headgate.rules.rule import Rule
 from headgate.service.admin import models
-from headgate.service.admin.bodies import Table, json_object
+from headgate.service.admin.bodies import Given, Table
 from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.etags import If, etag
 from headgate.service.admin.openapi_parts import body, problems
@@ -21,19 +21,17 @@ from headgate.service.admin.pages import Paged
 from headgate.service.admin.paths import RULE
 
 router: Final = APIRouter(prefix="/rules", tags=["Rules"])
-Given = Annotated[Table, Depends(json_object)]
 
 
 @router.get(
     "",
     dependencies=[needs("rules")],
     summary="List rules",
-    operation_id="list_rules",
     responses={200: {"model": models.Rules}},
 )
 def list_rules(here: Here, who: Who, page: Paged) -> Response:
     """List all rules by id, in pages."""
-    found = here.operations.rules.page(who, after=page.after, most=page.most)
+    found = here.operations.rules.page(who, after=page.after, max_items=page.max_items)
     return page.response("rules", found, lambda stored: stored.rule.id, table_of)
 
 
@@ -42,7 +40,6 @@ def list_rules(here: Here, who: Who, page: Paged) -> Response:
     status_code=201,
     dependencies=[needs("rules", "admin")],
     summary="Create a rule",
-    operation_id="create_rule",
     openapi_extra=body(models.Rule),
     responses={201: {"model": models.VersionedRule}, **problems(400, 409, 413, 415)},
 )
@@ -55,7 +52,6 @@ def create_rule(here: Here, who: Who, given: Given) -> Response:
     RULE,
     dependencies=[needs("rules")],
     summary="Get a rule",
-    operation_id="get_rule",
     responses={200: {"model": models.VersionedRule}, 304: {"description": "Not modified"}, **problems(404)},
 )
 def get_rule(here: Here, who: Who, rule_id: str, conditions: If) -> Response:
@@ -70,7 +66,6 @@ def get_rule(here: Here, who: Who, rule_id: str, conditions: If) -> Response:
     RULE,
     dependencies=[needs("rules", "admin")],
     summary="Create or replace a rule",
-    operation_id="put_rule",
     openapi_extra=body(models.Rule),
     responses={
         200: {"model": models.VersionedRule},
@@ -93,7 +88,6 @@ def put_rule(here: Here, who: Who, rule_id: str, given: Given, conditions: If) -
     status_code=204,
     dependencies=[needs("rules", "admin")],
     summary="Delete a rule",
-    operation_id="delete_rule",
     responses=problems(404, 409, 412),
 )
 def delete_rule(

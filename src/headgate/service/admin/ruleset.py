@@ -7,12 +7,12 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import JSONResponse
 
-from headgate.operations.rules import ruleset_text
+from headgate.rules.sources.export import text_of
 from headgate.service.admin import models
 from headgate.service.admin.bodies import toml_document
 from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.etags import If, etag
-from headgate.service.admin.openapi_parts import TOML, problems, toml_body
+from headgate.service.admin.openapi_parts import TOML, TOML_BODY, problems
 
 router: Final = APIRouter(tags=["Rules"])
 
@@ -21,7 +21,6 @@ router: Final = APIRouter(tags=["Rules"])
     "/ruleset",
     dependencies=[needs("rules")],
     summary="Get all rules as a rules file",
-    operation_id="get_ruleset",
     response_class=Response,
     responses={200: TOML, 304: {"description": "Not modified"}},
 )
@@ -31,15 +30,14 @@ def get_ruleset(here: Here, who: Who, conditions: If) -> Response:
     headers = {"ETag": etag(version)}
     if conditions.has_known(version):
         return Response(status_code=304, headers=headers)
-    return Response(ruleset_text(snapshot), media_type="application/toml", headers=headers)
+    return Response(text_of(snapshot), media_type="application/toml", headers=headers)
 
 
 @router.put(
     "/ruleset",
     dependencies=[needs("rules", "admin")],
     summary="Replace all rules by a rules file",
-    operation_id="put_ruleset",
-    openapi_extra=toml_body(),
+    openapi_extra=TOML_BODY,
     responses={200: {"model": models.Applied}, **problems(409, 412, 413, 415)},
 )
 def put_ruleset(
@@ -62,7 +60,6 @@ def put_ruleset(
     "/tiers",
     dependencies=[needs("rules")],
     summary="List tiers",
-    operation_id="list_tiers",
     responses={200: {"model": models.Tiers}},
 )
 def list_tiers(here: Here, who: Who) -> Response:

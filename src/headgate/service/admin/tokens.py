@@ -2,14 +2,14 @@
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of routes.
 
-from typing import Annotated, Final
+from typing import Final
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
 from headgate.db.tokens import token_table
 from headgate.service.admin import models
-from headgate.service.admin.bodies import Table, json_object
+from headgate.service.admin.bodies import Given
 from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.openapi_parts import body, problems
 from headgate.service.admin.pages import Paged
@@ -21,12 +21,11 @@ router: Final = APIRouter(prefix="/tokens", tags=["Tokens"])
     "",
     dependencies=[needs("tokens")],
     summary="List tokens",
-    operation_id="list_tokens",
     responses={200: {"model": models.Tokens}, **problems(409)},
 )
 def list_tokens(here: Here, who: Who, page: Paged) -> Response:
     """List all tokens, the oldest first, including expired and revoked ones. Secrets are never shown."""
-    found = here.tokens.page(who, after=page.after, most=page.most)
+    found = here.tokens.page(who, after=page.after, max_items=page.max_items)
     return page.response("tokens", found, lambda token: token.id, token_table)
 
 
@@ -35,11 +34,10 @@ def list_tokens(here: Here, who: Who, page: Paged) -> Response:
     status_code=201,
     dependencies=[needs("tokens", "admin")],
     summary="Create a token",
-    operation_id="create_token",
     openapi_extra=body(models.TokenRequest),
     responses={201: {"model": models.NewToken}, **problems(400, 409, 413, 415)},
 )
-async def create_token(here: Here, who: Who, given: Annotated[Table, Depends(json_object)]) -> Response:
+async def create_token(here: Here, who: Who, given: Given) -> Response:
     """Create a token. `token` in the answer is the secret, shown only once. A caller cannot grant scopes it lacks."""
     token, secret = await here.tokens.create(who, given)
     headers = {"Location": f"/api/v1/tokens/{token.id}"}
@@ -51,7 +49,6 @@ async def create_token(here: Here, who: Who, given: Annotated[Table, Depends(jso
     status_code=204,
     dependencies=[needs("tokens", "admin")],
     summary="Revoke a token",
-    operation_id="revoke_token",
     responses=problems(404, 409),
 )
 async def revoke_token(here: Here, who: Who, token_id: str) -> Response:

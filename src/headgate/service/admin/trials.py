@@ -4,19 +4,18 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from headgate.db.events import Events
 from headgate.errors import InvalidRule, NotFound, Problem
 from headgate.service.admin import models
-from headgate.service.admin.bodies import Table, json_object
+from headgate.service.admin.bodies import Given
 from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.events import EventShown, event_table, moment
 from headgate.service.admin.openapi_parts import body, problems
 
-Given = Annotated[Table, Depends(json_object)]
 FACTS: Final[dict[str, Any]] = {"user": "alice", "endpoint": "/api/search", "method": "GET"}
 
 
@@ -61,9 +60,7 @@ def trials_router(events: Events) -> APIRouter:
         "/explain",
         dependencies=[needs("users")],
         summary="Explain why a request would be allowed or refused",
-        operation_id="explain",
         openapi_extra=body(ExplainRequest),
-        response_model=None,
         responses={200: {"description": "The explanation"}, **problems(400, 413, 415)},
     )
     async def explain(here: Here, who: Who, given: Given) -> Response:
@@ -77,12 +74,10 @@ def trials_router(events: Events) -> APIRouter:
         "/rules:dry-run",
         dependencies=[needs("rules")],
         summary="Try changed rules without applying them",
-        operation_id="dry_run_rules",
         openapi_extra=body(DryRunRequest),
-        response_model=None,
         responses={200: {"description": "What they would decide"}, **problems(400, 404, 413, 415)},
     )
-    async def dry_run(here: Here, who: Who, given: Given) -> Response:
+    async def dry_run_rules(here: Here, who: Who, given: Given) -> Response:
         """Try changed rules. With `facts`: which rules would apply to the request, and what they would decide with the
         current counts. With `since` or `until`: how many recorded decisions of that period would change.
         """
@@ -104,8 +99,6 @@ def trials_router(events: Events) -> APIRouter:
         "/events/{event_id}",
         dependencies=[needs("events")],
         summary="Get an event by its decision's id",
-        operation_id="get_event",
-        response_model=None,
         responses={200: {"model": EventShown}, **problems(404)},
     )
     def get_event(event_id: str) -> Response:

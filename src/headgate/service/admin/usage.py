@@ -3,17 +3,18 @@
 # No `from __future__ import annotations`: FastAPI reads the annotations of routes.
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Query
 from fastapi.params import Depends as Dependency
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from headgate.db.records import time_text
 from headgate.db.usage import UsageHistory
 from headgate.operations.usage import period, series, usage_table
-from headgate.service.admin.events import CSV, Since, Text, Until, csv_cell, csv_text, prefers_csv
+from headgate.service.admin.events import CSV, Accept, Format, Since, Text, Until, csv_cell, csv_text, wants_csv
+from headgate.service.admin.models import with_example
 from headgate.service.admin.pages import storable
 
 POINT: Final[dict[str, Any]] = {
@@ -32,7 +33,7 @@ POINT: Final[dict[str, Any]] = {
 class UsagePoint(BaseModel):
     """A rule's counts in one step of time."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": POINT})
+    model_config = with_example(POINT)
 
     at: str = Field(description="Start of the step.")
     allowed: int
@@ -46,17 +47,14 @@ class UsagePoint(BaseModel):
 
 
 class UsagePage(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "example": {
-                "rule": "search-free",
-                "since": POINT["at"],
-                "until": "2026-11-01T10:00:00+00:00",
-                "step": 60,
-                "usage": [POINT],
-            }
-        },
+    model_config = with_example(
+        {
+            "rule": "search-free",
+            "since": POINT["at"],
+            "until": "2026-11-01T10:00:00+00:00",
+            "step": 60,
+            "usage": [POINT],
+        }
     )
 
     rule: str | None
@@ -73,8 +71,6 @@ def usage_router(history: UsageHistory, now_us: Callable[[], int], require: Depe
     @router.get(
         "/usage",
         summary="What was allowed and refused in the past",
-        operation_id="get_usage",
-        response_model=None,
         responses={200: {"model": UsagePage, "content": {CSV: {"schema": {"type": "string"}}}}},
     )
     def get_usage(
@@ -93,10 +89,8 @@ def usage_router(history: UsageHistory, now_us: Callable[[], int], require: Depe
                 max_length=20, description="`1m`, `15m`, `1h`, `1d`, or seconds; by default it depends on the range."
             ),
         ] = None,
-        format: Annotated[  # noqa: A002 - the parameter's public name
-            Literal["json", "csv"] | None, Query(description="Instead of the header `Accept`.")
-        ] = None,
-        accept: Annotated[str, Header(include_in_schema=False)] = "",
+        format: Format = None,  # noqa: A002 - the parameter's public name
+        accept: Accept = "",
     ) -> Response:
         """Return how many checks were allowed and refused in each step; empty steps are left out. The default period is
         the last hour. Without `rule`, counts all checks, each once. A minute's counts appear about ten seconds after
@@ -105,7 +99,7 @@ def usage_router(history: UsageHistory, now_us: Callable[[], int], require: Depe
         storable("rule", rule)
         wanted = period(now_us(), since_us=since, until_us=until, step=step)
         found = [usage_table(one) for one in series(history, rule, wanted)]
-        if format == "csv" or (format is None and prefers_csv(accept)):
+        if wants_csv(format, accept):
             rows = [tuple(POINT), *(tuple(map(csv_cell, one.values())) for one in found)]
             headers = {"Content-Disposition": 'attachment; filename="usage.csv"', "Vary": "Accept"}
             return Response(csv_text(rows), media_type=f"{CSV}; charset=utf-8", headers=headers)

@@ -25,7 +25,6 @@ router: Final = APIRouter(prefix="/users", tags=["Users"])
     "",
     dependencies=[needs("users")],
     summary="List users",
-    operation_id="list_users",
     responses={200: {"model": models.Users}},
 )
 def list_users(
@@ -33,7 +32,7 @@ def list_users(
 ) -> Response:
     """List all users with their own tier, anchor or overrides by id, in pages."""
     storable("tier", tier)
-    found = here.operations.users.page(who, tier=tier, after=page.after, most=page.most)
+    found = here.operations.users.page(who, tier=tier, after=page.after, max_items=page.max_items)
     return page.response("users", found, lambda user: user.id, user_shown)
 
 
@@ -41,11 +40,10 @@ def list_users(
     ":batch",
     dependencies=[needs("users", "operator")],
     summary="Change many users",
-    operation_id="put_users_batch",
     openapi_extra=body(models.UserBatch),
     responses={200: {"model": models.BatchDone}, **problems(400, 409, 413, 415)},
 )
-def put_batch(here: Here, who: Who, given: Annotated[Table, Depends(json_batch)]) -> Response:
+def put_users_batch(here: Here, who: Who, given: Annotated[Table, Depends(json_batch)]) -> Response:
     """Change at most 10,000 users and overrides in one transaction: all of them, or none if any is invalid.
 
     Each of `users` is replaced; one without tier, anchor and overrides is deleted. Each of `overrides` replaces the
@@ -58,10 +56,9 @@ def put_batch(here: Here, who: Who, given: Annotated[Table, Depends(json_batch)]
     f"{USER}/limits",
     dependencies=[needs("users")],
     summary="Get a user's limits, and what is left of them",
-    operation_id="get_user_limits",
     responses={200: {"model": models.UserLimits}},
 )
-async def get_limits(here: Here, who: Who, user_id: str, page: Paged) -> Response:
+async def get_user_limits(here: Here, who: Who, user_id: str, page: Paged) -> Response:
     """Return a user's tier, anchor and overrides, and every rule that counts by user and may apply, with its quota for
     the user.
 
@@ -70,7 +67,7 @@ async def get_limits(here: Here, who: Who, user_id: str, page: Paged) -> Respons
     still has limits.
     """
     users = here.operations.users
-    found = await users.limits(who, user_id, after=page.after, most=page.most)
+    found = await users.limits(who, user_id, after=page.after, max_items=page.max_items)
     user, now_us = found.user, users.now_us()
     others = {
         "user": user_id,
@@ -91,11 +88,10 @@ async def get_limits(here: Here, who: Who, user_id: str, page: Paged) -> Respons
     f"{USER}/tier",
     dependencies=[needs("users", "operator")],
     summary="Set a user's tier or anchor",
-    operation_id="put_user_tier",
     openapi_extra=body(models.TierChoice),
     responses={200: {"model": models.User}, **problems(400, 409, 413, 415)},
 )
-def put_tier(here: Here, who: Who, user_id: str, given: Annotated[Table, Depends(json_with_nulls)]) -> Response:
+def put_user_tier(here: Here, who: Who, user_id: str, given: Annotated[Table, Depends(json_with_nulls)]) -> Response:
     """Set a user's tier, anchor or both. A field that you leave out is unchanged; null removes it.
 
     Without an own tier, the default tier applies; without an own anchor, the anchors of the rules apply.
@@ -108,7 +104,6 @@ def put_tier(here: Here, who: Who, user_id: str, given: Annotated[Table, Depends
     status_code=204,
     dependencies=[needs("users", "operator")],
     summary="Delete a user's tier, anchor and overrides",
-    operation_id="delete_user",
     responses=problems(404, 409),
 )
 def delete_user(here: Here, who: Who, user_id: str) -> Response:

@@ -123,10 +123,10 @@ class RpcCall(Stream):
         """Return the messages that this part completes. Raises `Ended`."""
         reader = self._reader
         if reader is None:
-            most = self._context.max_message
+            max_size = self._context.max_message
             if self._method.role is None:
-                most = min(most, MAX_OPEN_MESSAGE)
-            reader = self._reader = MessageReader(self._head.encoding, most, None if self._may else self._charge)
+                max_size = min(max_size, MAX_OPEN_MESSAGE)
+            reader = self._reader = MessageReader(self._head.encoding, max_size, None if self._may else self._charge)
         messages = reader.feed(data)
         if self.ended and reader.gathered:
             raise Ended(Code.INTERNAL, "the request breaks off within a message")

@@ -69,8 +69,8 @@ class CallHeadersReader:
         if pseudo.get(b":method") != b"POST":
             refusal = headers.status(405) + headers.field(b"allow", b"POST") + _TEXT
             return CallHeaders(refusal=refusal, body=_ADVICE, status="405")
-        told = others.get(b"content-type", b"")
-        if told != b"application/grpc" and not told.startswith((b"application/grpc+", b"application/grpc;")):
+        kind = others.get(b"content-type", b"")
+        if kind != b"application/grpc" and not kind.startswith((b"application/grpc+", b"application/grpc;")):
             return CallHeaders(refusal=headers.status(415) + _TEXT, body=_ADVICE, status="415")
         if sum(len(name) + len(value) + 32 for name, value in fields) > MAX_FIELDS:
             return _refusal(Code.RESOURCE_EXHAUSTED, f"the metadata is larger than max: {MAX_FIELDS:,} bytes")

@@ -25,8 +25,8 @@ HEAD: Final = (
 
 def trailers(code: Code, details: str = "") -> bytes:
     """Return the block that ends a response."""
-    told = headers.field(b"grpc-status", b"%d" % code)
-    return told + headers.field(b"grpc-message", percent_encode(details)) if details else told
+    status = headers.field(b"grpc-status", b"%d" % code)
+    return status + headers.field(b"grpc-message", percent_encode(details)) if details else status
 
 
 OK: Final = trailers(Code.OK)

@@ -144,7 +144,7 @@ def options_of(query: bytes, names: FactNames) -> AuthorizeOptions:
     if "api_key" in said:
         said["api_key"] = hashed_api_key(said["api_key"])
     number = _whole(cost)
-    facts, whole, _ = ask_of({**said, "cost": cost if number is None else number}, names)
+    facts, whole, _, _ = ask_of({**said, "cost": cost if number is None else number}, names)
     return AuthorizeOptions(None if status is None else _deny_status(status), facts, whole)
 
 

@@ -45,7 +45,7 @@ class DataHandlers:
     async def check(self, scope: Scope, receive: Receive) -> Answer:
         """Decide a request and charge it: 200, or the status of the rule that refuses."""
         began = perf_counter()
-        facts, cost, key = ask_of(await self._value(scope, receive), self._names)
+        facts, cost, key, _ = ask_of(await self._value(scope, receive), self._names)
         decision = self._data.begin(facts, cost, key)
         if not isinstance(decision, Decision):
             decision = await decision
@@ -56,7 +56,7 @@ class DataHandlers:
     async def acquire(self, scope: Scope, receive: Receive) -> Answer:
         """Decide a request, and return the slot that it holds until released: 200, or the rule's status."""
         began = perf_counter()
-        facts, cost, key = ask_of(await self._value(scope, receive), self._names)
+        facts, cost, key, _ = ask_of(await self._value(scope, receive), self._names)
         if key is not None:
             raise InvalidCheck("idempotency_key: not supported by /v1/acquire, where every call takes a new slot")
         decision = await self._data.check(facts, cost, slots="lend")
@@ -86,27 +86,29 @@ class DataHandlers:
 
     async def peek(self, scope: Scope, receive: Receive) -> Answer:
         """Return what a check would decide, and charge nothing: 200, even for a refusal."""
-        facts, cost, _ = ask_of(await self._value(scope, receive), self._names)
+        facts, cost, _, _ = ask_of(await self._value(scope, receive), self._names)
         return json_answer(200, encode_decision(await self._data.peek(facts, cost)).encode("ascii"))
 
     async def reset(self, scope: Scope, receive: Receive) -> Answer:
         """Reset the counts of these facts."""
-        facts, _, _ = ask_of(await self._value(scope, receive, role="operator"), self._names)
+        facts, _, _, _ = ask_of(await self._value(scope, receive, role="operator"), self._names)
         await self._data.reset(facts)
         return Answer(204, [])
 
     @property
     def _names(self) -> FactNames:
         """The names of facts that the current rules know."""
-        return self._data.limiter.snapshot.fact_names
+        return self._data.limiter.holder.current.fact_names
 
-    def _answer_of(self, decision: Decision, cost: Cost, more: str = "}") -> Answer:
-        body = f"{encode_decision(decision)[:-1]}{more}".encode("ascii")
-        headers = render(decision, cost, self._data.limiter.snapshot.headers)
+    def _answer_of(self, decision: Decision, cost: Cost, more: str = "") -> Answer:
+        """Return the answer to a decision. `more` are further fields of its JSON."""
+        snapshot = self._data.limiter.holder.current
+        body = encode_decision(decision, more).encode("ascii")
+        headers = render(decision, cost, snapshot.headers)
         headers += (_JSON, (b"content-length", b"%d" % len(body)))
         if decision.allowed:
             return Answer(200, headers, body)
-        return Answer(decision.status, headers + raw(decision_field(decision, self._data.limiter.snapshot)), body)
+        return Answer(decision.status, headers + raw(decision_field(decision, snapshot)), body)
 
     async def _value(self, scope: Scope, receive: Receive, *, limit: int = MAX_CHECK, role: Role = "viewer") -> Any:
         """Return the JSON of a request, after checking that its caller may make it."""
@@ -126,4 +128,4 @@ class DataHandlers:
 def _slot_fields(decision: Decision) -> str:
     """Return the fields that `/v1/acquire` adds to the decision; null if no slot is held."""
     slot = getattr(decision, "slot", None)
-    return ',"slot":null,"ttl":null}' if slot is None else f',"slot":"{slot.id}","ttl":{slot.ttl!r}}}'
+    return ',"slot":null,"ttl":null' if slot is None else f',"slot":"{slot.id}","ttl":{slot.ttl!r}'

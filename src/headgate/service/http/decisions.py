@@ -14,8 +14,8 @@ from headgate.core.quota import MICROSECONDS
 from headgate.core.verdict import delay_us
 
 _DECISION: Final = (
-    '{"allowed":%s,"limit":%d,"remaining":%d,"reset_at":%r,"reset_after":%r,"retry_after":%s,"delay":%r,'
-    '"rule":%s,"state":"%s","reason":"%s","limits":[%s]%s}'
+    '{"allowed":%s,"limit":%d,"remaining":%d,"reset_at":%r,"reset_after":%s,"retry_after":%s,"delay":%r,'
+    '"rule":%s,"state":"%s","reason":"%s","limits":[%s]%s%s}'
 )
 _BOOLEANS: Final = ("false", "true")
 
@@ -39,35 +39,39 @@ class _Prepared:
         self.delays = any(limit.quota.algorithm == "leaky_bucket" for limit in limits)
 
 
-def encode_decision(decision: Decision) -> str:
-    """Return a decision as JSON in ASCII, equal to its `as_dict`."""
+def encode_decision(decision: Decision, more: str = "") -> str:
+    """Return a decision as JSON in ASCII, equal to its `as_dict`. `more` are further fields: `,"slot":null`."""
     plan = decision.plan
     prepared: _Prepared | None = plan.prepared.get(_Prepared)
     if prepared is None:
         prepared = plan.prepared[_Prepared] = _Prepared(plan.limits)
-    allowed, at_us, order, outcomes = decision.allowed, decision.at_us, decision.order, decision.outcomes
+    allowed, at_us, order, figures = decision.allowed, decision.at_us, decision.order, decision.figures
     if not order:
         at = at_us / MICROSECONDS
         after = "0.0" if allowed else "null"  # refused because no rule applies: waiting does not help
-        told = (_BOOLEANS[allowed], 0, 0, at, 0.0, after, 0.0, "null", decision.state, decision.reason, "")
-        return _DECISION % (*told, _id(decision))
+        told = (_BOOLEANS[allowed], 0, 0, at, "0.0", after, 0.0, "null", decision.state, decision.reason, "")
+        return _DECISION % (*told, _id(decision), more)
     first = prepared.limits[order[0]]
-    wait_us, remaining, reset_us = outcomes[order[0]]
-    reset_after = reset_us / MICROSECONDS
+    wait_us, remaining, reset_us = figures[order[0]]
+    reset_after = _seconds(reset_us)
     costs = decision.costs
+    limits = _limit(first, figures[order[0]], costs[order[0]], reset_after)
+    for at in order[1:]:
+        limits += "," + _limit(prepared.limits[at], figures[at], costs[at], _seconds(figures[at][2]))
     return _DECISION % (
         _BOOLEANS[allowed],
         first.limit.quota.capacity,
         remaining,
-        at_us / MICROSECONDS + reset_after,
+        at_us / MICROSECONDS + reset_us / MICROSECONDS,
         reset_after,
         "0.0" if allowed else _seconds(wait_us),
         decision.delay if prepared.delays else 0.0,
         first.rule,
         decision.state,
         decision.reason,
-        ",".join([_limit(prepared.limits[at], outcomes[at], costs[at]) for at in order]),
+        limits,
         _id(decision),
+        more,
     )
 
 
@@ -75,18 +79,20 @@ def _id(decision: Decision) -> str:
     return "" if decision.allowed else f',"decision_id":"{decision.id}"'
 
 
-def _limit(known: _Limit, outcome: Outcome, cost: int) -> str:
+def _limit(known: _Limit, figures: tuple[int, int, int], cost: int, reset_after: str) -> str:
     limit, _, start, middle = known
-    wait_us, remaining, reset_us = outcome
-    delay = delay_us(limit, outcome, cost) / MICROSECONDS if limit.quota.algorithm == "leaky_bucket" else 0.0
+    wait_us, remaining, _ = figures
+    delay = 0.0
+    if limit.quota.algorithm == "leaky_bucket":
+        delay = delay_us(limit, Outcome(*figures), cost) / MICROSECONDS
     return (
-        f'{start}{"true" if wait_us == 0 else "false"}{middle}{remaining},"reset_after":{reset_us / MICROSECONDS!r},'
+        f'{start}{"true" if wait_us == 0 else "false"}{middle}{remaining},"reset_after":{reset_after},'
         f'"retry_after":{_seconds(wait_us)},"delay":{delay!r}}}'
     )
 
 
-def _seconds(wait_us: int) -> str:
-    return "null" if wait_us == NEVER else repr(wait_us / MICROSECONDS)
+def _seconds(us: int) -> str:
+    return "0.0" if us == 0 else "null" if us == NEVER else repr(us / MICROSECONDS)
 
 
 def _prepare(limit: Check) -> _Limit:

@@ -234,8 +234,8 @@ class Receiver:
                 self._refuse(flags, number, PROTOCOL_ERROR)
                 return
         hub = self._connection.hub
-        most = FEW_STREAMS if hub.streams >= MAX_STREAMS_OF_ALL and not self._connection.known else MAX_STREAMS
-        if len(self.streams) >= most:
+        max_streams = FEW_STREAMS if hub.streams >= MAX_STREAMS_OF_ALL and not self._connection.known else MAX_STREAMS
+        if len(self.streams) >= max_streams:
             self._refuse(flags, number, REFUSED_STREAM)
             return
         stream = self.streams[number] = self._app.stream(self._connection, number, head)

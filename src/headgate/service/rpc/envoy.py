@@ -7,17 +7,25 @@ together: either every limit is charged, or none is. A limit that several descri
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from headgate.errors import InvalidCheck
 from headgate.limiter.batch import DecidedTogether
 from headgate.rules.snapshot import Snapshot
-from headgate.service.data_plane import MAX_BATCH, DataPlane, RequestPart
-from headgate.service.protos import rls_pb2 as messages
-from headgate.service.rpc.descriptors import DESCRIPTOR, DescriptorFacts, plan_of_limit, text_of_descriptor
+from headgate.service.data_plane import DataPlane, RequestPart
+from headgate.service.rpc.descriptors import (
+    DESCRIPTOR,
+    DescriptorFacts,
+    EnvoyRequest,
+    plan_of_limit,
+    read_request,
+    text_of_descriptor,
+)
 from headgate.service.rpc.envoy_responses import encode_response
 from headgate.service.rpc.method import Answered, Method
 from headgate.service.rpc.rate_limiter import require_decided
+
+_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 
 
 class RateLimitService:
@@ -34,36 +42,32 @@ class RateLimitService:
 
     def should_rate_limit(self, received: bytes) -> Answered | Awaitable[Answered]:
         snapshot = self._data.limiter.holder.current
-        parts = self._parts(messages.RateLimitRequest.FromString(received), snapshot)
+        parts = self._parts(read_request(received), snapshot)
         decided = self._data.begin_together(parts)
-        if isinstance(decided, DecidedTogether):
+        if decided.__class__ is DecidedTogether:
             return _answer(parts, decided, snapshot)
-        return self._await(parts, decided, snapshot)
+        return self._await(parts, decided, snapshot)  # type: ignore[arg-type]
 
     async def _await(
         self, parts: list[RequestPart], answer: Awaitable[DecidedTogether], snapshot: Snapshot
     ) -> Answered:
         return _answer(parts, await answer, snapshot)
 
-    def _parts(self, request: messages.RateLimitRequest, snapshot: Snapshot) -> list[RequestPart]:
-        domain, descriptors = request.domain, request.descriptors
-        if not domain:
-            raise InvalidCheck("domain: must not be empty")
-        if not 1 <= len(descriptors) <= MAX_BATCH:
-            raise InvalidCheck(f"descriptors: must be from 1 to {MAX_BATCH:,}, got {len(descriptors):,}")
-        parts, hits, known = [], request.hits_addend or 1, snapshot.fact_names
-        for place, descriptor in enumerate(descriptors):
-            try:
-                entries = descriptor.entries
-                facts = self._descriptors.facts(domain, entries, known)
+    def _parts(self, request: EnvoyRequest, snapshot: Snapshot) -> list[RequestPart]:
+        domain, descriptors, hits = request
+        facts_of, known = self._descriptors.facts, snapshot.fact_names
+        parts: list[RequestPart] = []
+        try:
+            for descriptor in descriptors:
+                facts = facts_of(domain, descriptor, known)
+                _, _, limit, own_hits = descriptor
                 plan = None
-                if descriptor.HasField("limit"):
-                    facts[DESCRIPTOR] = text_of_descriptor(domain, entries)
-                    plan = plan_of_limit(descriptor.limit)
-            except InvalidCheck as error:
-                raise InvalidCheck(f"descriptors[{place}]: {error}") from None
-            cost = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else hits
-            parts.append(RequestPart(facts, cost, plan))
+                if limit is not None:
+                    facts[DESCRIPTOR] = text_of_descriptor(domain, descriptor)
+                    plan = plan_of_limit(limit)
+                parts.append(_new(RequestPart, (facts, hits if own_hits is None else own_hits, plan)))
+        except InvalidCheck as error:
+            raise InvalidCheck(f"descriptors[{len(parts)}]: {error}") from None
         return parts
 
 

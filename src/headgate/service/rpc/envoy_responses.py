@@ -50,11 +50,11 @@ def encode_response(decided: DecidedTogether, costs: Sequence[Cost], snapshot: S
             allowed = False
         if decision.reading.plan.annotates:
             annotates = True
-        status = _status(decision)
-        parts += (b"\x12", varint(len(status)), status)
+        parts.append(_status(decision))
     parts[0] = _CODES[allowed]
-    if whole is not None and costs.count(costs[0]) == len(costs):
-        fields = render(whole, costs[0], snapshot.headers)
+    cost = costs[0]
+    if whole is not None and (len(costs) == 1 or costs.count(cost) == len(costs)):
+        fields = render(whole, cost, snapshot.headers)
     else:
         fields = raw_fields_of(list(map(Charged, decisions, costs)), snapshot.headers)
     for field in fields:
@@ -66,23 +66,31 @@ def encode_response(decided: DecidedTogether, costs: Sequence[Cost], snapshot: S
     return b"".join(parts)
 
 
+# The codes of a status without figures, as entries of `statuses`.
+_BARE_STATUSES: Final = {allowed: b"\x12\x02" + code for allowed, code in _CODES.items()}
+
+
 def _status(decision: Decision) -> bytes:
-    """Return a decision as a DescriptorStatus, with the figures of the binding limit, if any."""
-    plan, order = decision.reading.plan, decision.order
+    """Return a decision as an entry of `statuses`, with the figures of the binding limit, if any."""
+    order = decision.order
     if not order:
-        return _CODES[decision.allowed]
-    limits: list[bytes | None] | None = plan.prepared.get(_status)
+        return _BARE_STATUSES[decision.allowed]
+    prepared = decision.reading.plan.prepared
+    limits: list[bytes | None] | None = prepared.get(_status)
     if limits is None:
-        limits = plan.prepared[_status] = [_current_limit(limit) if limit.enforced else None for limit in plan.limits]
-    limit = limits[order[0]]
+        found = decision.reading.plan.limits
+        limits = prepared[_status] = [_current_limit(limit) if limit.enforced else None for limit in found]
+    at = order[0]
+    limit = limits[at]
     if limit is None:
-        return _CODES[decision.allowed]
-    _, remaining, reset_us = decision.outcomes[order[0]]
-    seconds = varint(reset_us // MICROSECONDS)
-    ns = varint(reset_us % MICROSECONDS * 1_000)
-    left = varint(remaining if remaining < _LARGEST else _LARGEST)
-    size = 2 + len(seconds) + len(ns)  # of the duration, which takes a byte to write
-    return b"%b%b\x18%b\x22%c\x08%b\x10%b" % (_CODES[decision.allowed], limit, left, size, seconds, ns)
+        return _BARE_STATUSES[decision.allowed]
+    _, remaining, reset_us = decision.figures[at]
+    seconds, us = divmod(reset_us, MICROSECONDS)
+    left, whole, ns = varint(remaining if remaining < _LARGEST else _LARGEST), varint(seconds), varint(us * 1_000)
+    size = len(whole) + len(ns) + 2  # of the duration, which takes a byte to write
+    code = _CODES[decision.allowed]
+    total = varint(len(limit) + len(left) + size + 5)  # of the status: its code takes two bytes
+    return b"\x12%b%b%b\x18%b\x22%c\x08%b\x10%b" % (total, code, limit, left, size, whole, ns)
 
 
 def _current_limit(limit: Check) -> bytes:
@@ -97,11 +105,14 @@ def _current_limit(limit: Check) -> bytes:
 def _header(field: tuple[bytes, bytes]) -> bytes:
     """Return a header field as an entry of `response_headers_to_add`."""
     name, value = field
-    length = varint(len(value))
-    size = varint(3 + len(name) + len(length) + len(value))  # of names, the length takes a byte to write
-    return b"\x1a%b\x0a%c%b\x12%b%b" % (size, len(name), name, length, value)
+    size = len(value)
+    if size < _SHORT:
+        return b"\x1a%c\x0a%c%b\x12%c%b" % (len(name) + size + 4, len(name), name, size, value)
+    length = varint(size)
+    return b"\x1a%b\x0a%c%b\x12%b%b" % (varint(3 + len(name) + len(length) + size), len(name), name, length, value)
 
 
+_SHORT: Final = 64  # bytes of a value: with its name, which is shorter, its length takes a byte to write
 _CHANGING: Final = frozenset((b"x-ratelimit-remaining", b"ratelimit"))  # differ between responses
 _known_header: Final = lru_cache(maxsize=REMEMBERED)(_header)
 

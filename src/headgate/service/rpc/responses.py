@@ -25,9 +25,11 @@ def encode(decision: Decision) -> bytes:
 
 def encode_figures(decision: Decision) -> bytes:
     """Return a decision as a QuotaResponse, or as a CheckResponse without an id: a peek is not recorded."""
-    outcomes, plan, order, allowed = decision.outcomes, decision.reading.plan, decision.order, decision.allowed
-    now_us: int = decision.verdict[0]
-    verdict = _verdict(allowed, decision.state, decision.reason)
+    reading, allowed, now_us = decision.reading, decision.allowed, decision.verdict[0]
+    plan, order = reading.plan, decision.order
+    is_within = allowed and reading.reason is None and not plan.shadows and order
+    said = (allowed, decision.state, "within_limit" if is_within else decision.reason)
+    verdict = _VERDICTS.get(said) or _encode_verdict(said)
     if not order:
         figures = b"%b\x28%b" % (verdict, varint(_seconds(now_us)))
         # A request is refused because no rule applies to it: waiting does not help.
@@ -35,13 +37,14 @@ def encode_figures(decision: Decision) -> bytes:
     prepared: list[_LimitParts] | None = plan.prepared.get(encode_figures)
     if prepared is None:
         prepared = plan.prepared[encode_figures] = [_encode_limit(limit) for limit in plan.limits]
-    parts = [verdict]
+    outcomes = decision.figures
+    parts: list[bytes] = []
     for at in order:
         capacity, response, status, starts = prepared[at]
         wait_us, remaining, reset_us = outcomes[at]
         left, reset_at = varint(remaining), _recent_varint(-((now_us + reset_us) // -MICROSECONDS))
-        if len(parts) == 1:  # the binding limit: its rule, current_count, remaining and reset_at
-            parts += (response, b"\x10", varint(capacity - remaining), b"\x20", left, b"\x28", reset_at)
+        if not parts:  # the binding limit: its rule, current_count, remaining and reset_at
+            parts = [verdict, response, b"\x10", varint(capacity - remaining), b"\x20", left, b"\x28", reset_at]
             if not allowed:
                 parts += (b"\x30", _wait(wait_us))  # retry_after
         if wait_us:  # a later value overrides: not allowed
@@ -58,14 +61,20 @@ def encode_batch(decisions: list[Decision]) -> bytes:
     """Return decisions as a CheckBatchResponse."""
     parts: list[bytes] = []
     for decision in decisions:
-        response = encode(decision)
-        parts += (b"\x0a", _recent_varint(len(response)), response)  # responses
+        response = encode_figures(decision) if decision.allowed else encode(decision)
+        parts += (b"\x0a", varint(len(response)), response)  # responses
     return b"".join(parts)
 
 
-@lru_cache(maxsize=64)
-def _verdict(allowed: bool, state: str, reason: str) -> bytes:
-    return messages.CheckResponse(allowed=allowed, state=state, reason=reason).SerializeToString()
+Verdict = tuple[bool, str, str]  # whether allowed, the state and the reason: a few values each
+_VERDICTS: Final[dict[Verdict, bytes]] = {}
+
+
+def _encode_verdict(said: Verdict) -> bytes:
+    allowed, state, reason = said
+    verdict = messages.CheckResponse(allowed=allowed, state=state, reason=reason).SerializeToString()
+    _VERDICTS[said] = verdict
+    return verdict
 
 
 def _seconds(us: int) -> int:

@@ -12,7 +12,7 @@ from headgate.core.check import (
     Group,
 )
 from headgate.core.ledger import Counted, LedgerPage, Swap
-from headgate.core.reservation import Claim, Expired, Record
+from headgate.core.reservation import Claim, Expired, Record, ReservationAnswer
 from headgate.stores.memory.store import MemoryStore
 
 
@@ -31,7 +31,10 @@ class AsyncMemoryStore:
     async def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
         self.store.save_reservation(reservation_id, record, ttl_us)
 
-    async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
+    def new_reservation_id(self, charge: Group) -> str | None:
+        return self.store.new_reservation_id(charge)
+
+    async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> ReservationAnswer:
         return self.store.reserve(reservation_id, pending, ttl_us)
 
     async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:

@@ -16,7 +16,7 @@ from time import time_ns
 from typing import Any, Final
 
 from headgate.algorithms import concurrency
-from headgate.core.check import Outcome
+from headgate.core.check import NEVER, NOT_WAITING
 from headgate.core.decision import Decision
 from headgate.core.quota import CONCURRENCY, Quota
 from headgate.core.reading import Reading
@@ -24,8 +24,6 @@ from headgate.errors import StoreFull
 
 # Takes subjects, costs, peek and extras, and returns a decision.
 MemoryProgram = Callable[..., Decision]
-
-_new: Any = tuple.__new__  # makes an Outcome in half the time of calling its class
 
 TEMPLATE: Final = """\
 def make(store, limits, reading, now_us):
@@ -42,9 +40,9 @@ def make(store, limits, reading, now_us):
         now = NOW
         acquire()  # with try and finally: a with statement would take longer
         try:
-            slot = ""
+            slot, arrived = "", NOT_WAITING
             if extras is not None:
-                idempotency, penalty, reservation, slot = extras
+                idempotency, penalty, reservation, slot, arrived = extras
                 is_kept = idempotency is not None or penalty is not None
                 if is_kept:
                     known = recall(reading, subjects, costs, now, peek, idempotency, penalty)
@@ -62,7 +60,7 @@ def make(store, limits, reading, now_us):
             release(None)
 
     def check_many(requests):
-        decided, peek, slot = [], False, ""
+        decided, peek, slot, arrived = [], False, "", NOT_WAITING
         now = NOW
         acquire()
         try:
@@ -85,14 +83,14 @@ def make(store, limits, reading, now_us):
 
 # Charges one request to all limits, or to none. Replaces `ADMIT` in the template.
 ADMIT: Final = """\
-# The sweep tells by the quota last asked with what still matters.
-@table#.quota = quota#
+@if table#.quota is not quota#: table#.use(quota#, now)
 @before# = get#(subject#)
-@wait#, after# = admit#(before#, now, quota#, cost#)
+@wait#, after# = admit#(before#, now, quota#, cost#TICKET#)
 allowed = not (REFUSED)
 if not allowed or peek:  # nothing is charged; outdated state that admit found may still be replaced
     pass
     @if peek or not wait#: after# = before#
+QUEUES
 if NEW:
     befores = (@before#,)
     afters = (@after#,)
@@ -103,7 +101,7 @@ decision = Decision()
 decision.allowed = allowed
 decision.reading = reading
 decision.verdict = (now, subjects, costs, @wait#, after#,)
-decision._outcomes = decision._order = decision._state = None
+decision._figures = decision._order = decision._state = None
 """
 
 
@@ -114,7 +112,7 @@ def make(limits):
     def read(verdict):
         now, _, _, @wait#, state#, = verdict
         @remaining#, reset# = figures#(state#, now, quota#)
-        return (@new(Outcome, (wait#, remaining#, reset#)),)
+        return (@(wait#, remaining#, reset#),)
 
     return read
 """
@@ -131,15 +129,15 @@ def compile_program(store: Any, limits: Sequence[tuple[Any, Any, Any]], reading:
     return program
 
 
-def reader(limits: Sequence[tuple[Any, Any, Any]]) -> Callable[[Any], tuple[Outcome, ...]]:
-    """Return the function that computes the outcomes of a verdict: from index 3, wait and state of each limit."""
+def reader(limits: Sequence[tuple[Any, Any, Any]]) -> Callable[[Any], tuple[tuple[int, int, int], ...]]:
+    """Return the function that computes the figures of a verdict: from index 3, wait and state of each limit."""
     figures = tuple(
         (_known_figures if quota.algorithm == CONCURRENCY else table.algorithm.figures, quota)
         for table, _, quota in limits
     )
     if not figures:
         return lambda _: ()
-    made: Callable[[Any], tuple[Outcome, ...]] = _reader_maker(len(figures))(figures)
+    made: Callable[[Any], tuple[tuple[int, int, int], ...]] = _reader_maker(len(figures))(figures)
     return made
 
 
@@ -155,17 +153,42 @@ def _maker(enforced: tuple[bool, ...], real_time: bool, slots: tuple[int, ...]) 
     `slots` are the indexes of concurrency limits. Their states are changed in place, so a verdict has their figures
     instead.
     """
-    taken = [
-        f"if slot and allowed and not peek and cost{at} and not wait{at}:\n"
-        f"    after{at} = take(after{at}, now, quota{at}, cost{at}, slot)\n"
-        f"else:\n"
-        f"    after{at} = figures(after{at}, now, quota{at})\n"
-        for at in slots
-    ]
-    admit = ADMIT.replace("SLOTS\n", "".join(taken))
+    admit = ADMIT.replace("QUEUES\n", _queue_lines(enforced, slots)).replace("SLOTS\n", _slot_lines(enforced, slots))
     template = re.sub(r"^( *)ADMIT\n", lambda found: indent(admit, found[1]), TEMPLATE, flags=re.MULTILINE)
     template = template.replace("NOW", "time_ns() // 1_000" if real_time else "now_us()")
-    return _compile_template(template, enforced, f"<headgate memory program, enforced limits: {enforced!r}>")
+    template = template.replace("NOT_WAITING", str(NOT_WAITING))  # a constant is read faster than a name
+    name = f"<headgate memory program, enforced limits: {enforced!r}, slots: {slots!r}>"
+    return _compile_template(template, enforced, name, slots)
+
+
+def _queue_lines(enforced: tuple[bool, ...], slots: tuple[int, ...]) -> str:
+    """Return the lines that find out whether a request keeps a place in the queues: it waits, and lacks only slots."""
+    if not slots:
+        return ""
+    others = [f"wait{at}" for at, is_enforced in enumerate(enforced) if is_enforced and at not in slots]
+    queued = [at for at in slots if enforced[at]]
+    reasons = " or ".join(["allowed", "peek", *others, *[f"wait{at} == NEVER" for at in queued]])
+    lines = [f"queues = arrived != NOT_WAITING and not ({reasons})\n"]
+    lines += [f"if queues and cost{at} and after{at} is None: after{at} = SlotSet()\n" for at in queued]
+    return "".join(lines)
+
+
+def _slot_lines(enforced: tuple[bool, ...], slots: tuple[int, ...]) -> str:
+    """Return the lines that take slots or queue for them, and then replace each state by its figures."""
+    lines = []
+    for at in slots:
+        lines += [
+            f"if slot and allowed and not peek and cost{at} and not wait{at}:\n",
+            f"    after{at} = take(after{at}, now, quota{at}, cost{at}, slot, arrived)\n",
+            "else:\n",
+        ]
+        if enforced[at]:
+            lines += [
+                f"    if queues and cost{at}: line_up(after{at}, now, cost{at}, slot, arrived)\n",
+                f"    elif arrived > 0 and not peek: leave(after{at}, slot)\n",
+            ]
+        lines.append(f"    after{at} = figures(after{at}, now, quota{at})\n")
+    return "".join(lines)
 
 
 @cache
@@ -174,17 +197,21 @@ def _reader_maker(limits: int) -> Callable[..., Any]:
     return _compile_template(READER, (True,) * limits, f"<headgate reader of {limits} limits>")
 
 
-def _compile_template(template: str, enforced: tuple[bool, ...], name: str) -> Callable[..., Any]:
+def _compile_template(
+    template: str, enforced: tuple[bool, ...], name: str, slots: tuple[int, ...] = ()
+) -> Callable[..., Any]:
     """Return the function that a template defines for this combination of enforced and shadow limits."""
-    source = "\n".join(expanded for line in template.splitlines() for expanded in _expand(line, enforced))
+    source = "\n".join(expanded for line in template.splitlines() for expanded in _expand(line, enforced, slots))
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # for tracebacks
     names = {
         "Decision": Decision,
-        "Outcome": Outcome,
-        "new": _new,
         "time_ns": time_ns,
+        "SlotSet": concurrency.SlotSet,
         "take": concurrency.take,
         "figures": concurrency.figures,
+        "line_up": concurrency.line_up,
+        "leave": concurrency.leave,
+        "NEVER": NEVER,
         "StoreFull": StoreFull,
     }
     namespace: dict[str, Any] = dict(names)
@@ -193,7 +220,7 @@ def _compile_template(template: str, enforced: tuple[bool, ...], name: str) -> C
     return maker
 
 
-def _expand(line: str, enforced: tuple[bool, ...]) -> Iterator[str]:
+def _expand(line: str, enforced: tuple[bool, ...], slots: tuple[int, ...]) -> Iterator[str]:
     """Yield a line of the template as it is, once per limit, or with a part of it repeated per limit."""
     numbers = range(len(enforced))
     line = line.replace("REFUSED", " or ".join(f"wait{at}" for at in numbers if enforced[at]) or "False")
@@ -202,7 +229,9 @@ def _expand(line: str, enforced: tuple[bool, ...]) -> Iterator[str]:
     if not mark:
         yield line
     elif not start.strip():
-        yield from (start + repeated.replace("#", str(at)) for at in numbers)
+        for at in numbers:
+            ticket = ", slot, arrived" if at in slots else ""  # by which a concurrency limit knows a waiting request
+            yield start + repeated.replace("TICKET#", ticket).replace("#", str(at))
     else:
         item, _, end = repeated.rpartition(",")
         yield start + "".join(f"{item.replace('#', str(at))}, " for at in numbers) + end

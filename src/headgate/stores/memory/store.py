@@ -12,6 +12,7 @@ from headgate.algorithms import concurrency, held
 from headgate.algorithms.force import FORCES
 from headgate.core.check import (
     IDEMPOTENCY_US,
+    NOT_WAITING,
     Answer,
     Block,
     Charge,
@@ -30,9 +31,9 @@ from headgate.core.decision import Decision
 from headgate.core.fork import halt_for_forks
 from headgate.core.ledger import Counted, LedgerPage, Swap
 from headgate.core.plan import Plan
-from headgate.core.quota import BUCKETS, CONCURRENCY, Quota
+from headgate.core.quota import BUCKETS, CONCURRENCY, Quota, unlimited
 from headgate.core.reading import Reading, WarningStates
-from headgate.core.reservation import PENDING_US, Claim, Expired, Record
+from headgate.core.reservation import PENDING_US, Claim, Expired, Record, ReservationAnswer, new_id
 from headgate.errors import IdempotencyConflict, StoreFull
 from headgate.stores.memory import penalty
 from headgate.stores.memory.ledger import Ledger
@@ -92,9 +93,9 @@ class MemoryStore:
     def check(self, groups: Sequence[Group]) -> list[Answer]:
         answers: list[Answer] = []
         for checks, peek, idempotency, of_client in groups:
-            mark, slot = (checks[0].reservation, checks[0].slot) if checks else (0, "")
+            mark, slot, arrived_us = checks[0][8:] if checks else (0, "", NOT_WAITING)
             is_more = idempotency or of_client or mark or slot
-            extras = Extras(idempotency, of_client, mark, slot) if is_more else None
+            extras = Extras(idempotency, of_client, mark, slot, arrived_us) if is_more else None
             program = self._program(checks)
             subjects, costs = tuple([check.subject for check in checks]), tuple([check.cost for check in checks])
             try:
@@ -221,7 +222,10 @@ class MemoryStore:
         with self.lock:
             self._reservations.save_reservation(reservation_id, record, now, ttl_us)
 
-    def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
+    def new_reservation_id(self, charge: Group) -> str | None:  # noqa: ARG002
+        return new_id()
+
+    def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> ReservationAnswer:
         self.save_reservation(
             reservation_id, pending.encode(), ttl_us + PENDING_US
         )  # first, because there may be no room for it
@@ -231,11 +235,11 @@ class MemoryStore:
         except BaseException:
             self.take_reservation(reservation_id)
             raise
-        if record.reserved:
+        if pending.is_admitted_by(answer):
             self.renew(reservation_id, record.encode(), ttl_us)
         else:
             self.take_reservation(reservation_id)
-        return answer
+        return ReservationAnswer(answer)
 
     def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
         now = self._now()
@@ -258,14 +262,17 @@ class MemoryStore:
     def renew_slots(self, held: Sequence[Check]) -> list[bool]:
         return self._each_slot(held, concurrency.renew)
 
-    def _each_slot(self, held: Sequence[Check], change: Callable[[Any, int, str], bool]) -> list[bool]:
+    def _each_slot(self, held: Sequence[Check], change: Callable[[Any, int, str, int], bool]) -> list[bool]:
         were_held = []
         with self.lock:
             now = self._now()
             for check in held:
                 table = self._tables.get(check.key_template)
                 state = None if table is None else table.states.get(check.subject)
-                were_held.append(change(state, now, check.slot))
+                if state is None and check.arrived_us != NOT_WAITING:
+                    table = table or self._tables.of(check.key_template, check.quota)
+                    state = self._tables.put(table, check.subject, concurrency.SlotSet(), check.cost, now)
+                were_held.append(change(state, now, check.slot, check.arrived_us))
         return were_held
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
@@ -275,10 +282,11 @@ class MemoryStore:
                 given.append(self._undo(charge._replace(reset_us=self._refunds.add(charge, now)), now))
             for check in surcharges:
                 table = self._tables.of(check.key_template, check.quota)
-                if check.subject not in table.states:
-                    self._tables.make_room(1, now)
-                    self._tables.add(table, check.subject, None, check.cost)
-                state = table.states[check.subject]
+                if table.quota is not check.quota:
+                    table.use(check.quota, now)
+                state = table.states.get(check.subject)
+                if state is None:
+                    self._tables.put(table, check.subject, None, check.cost, now)
                 table.states[check.subject] = FORCES[check.quota.algorithm](state, now, check.quota, check.cost)
         return given
 
@@ -363,9 +371,10 @@ class MemoryStore:
         if quota.algorithm == CONCURRENCY:
             return cost if concurrency.release(state, now, check.slot) else 0
         if quota.algorithm not in BUCKETS:
-            before = algorithm.figures(state, now, quota)[0]
+            is_spent = algorithm.figures(state, now, quota)[0] == 0
+            counted = unlimited(quota) if is_spent else quota  # more than the limit may be counted
             changed = algorithm.refund(state, now, quota, cost, charged_at, reset)
-            back: int = algorithm.figures(changed, now, quota)[0] - before
+            back: int = algorithm.figures(changed, now, counted)[0] - algorithm.figures(state, now, counted)[0]
         elif check.reservation:
             changed, back = held.settle_reservation(algorithm, state, now, quota, cost, check.reservation)
         else:

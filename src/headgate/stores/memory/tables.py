@@ -4,6 +4,8 @@ Every new key sweeps a few entries of the ring of all subjects, and drops expire
 new key replaces an expired one, or the least used of a few that the sweep sees. It never replaces a key that is
 limiting its subject right now, so a flood of new keys frees no limited client. If there is no other key, the store is
 full and raises `StoreFull`.
+
+Subjects of one table may have different quotas, and the sweep judges each state by all quotas in use: see bounds.py.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headgate.algorithms import ALGORITHMS
-from headgate.core.quota import MAX_INT, Quota
+from headgate.core.quota import BUCKETS, MAX_INT, Quota
 from headgate.errors import StoreFull
+from headgate.stores.memory.bounds import Bounds
 
 NOWHERE: Final = -1  # the sweep's position in a table that has never held a key: the sweep skips it
 SWEEP: Final = 2  # keys checked for each new one, so that the sweep is faster than they arrive
@@ -23,15 +26,46 @@ FULL_US: Final = 10_000_000  # how long, at most, a full store waits before it l
 class Table:
     """The states of one key template; or the records of clients, whose `algorithm` is the module `penalty`."""
 
-    __slots__ = ("algorithm", "cost", "hand", "quota", "ring", "states")
+    __slots__ = ("algorithm", "bounds", "cost", "hand", "others", "quota", "ring", "states")
 
     def __init__(self, quota: Quota, algorithm: Any = None) -> None:
         self.algorithm = algorithm or ALGORITHMS[quota.algorithm]
         self.quota = quota  # the one last used
+        self.others: dict[int, tuple[Quota, int]] = {}  # by id: other quotas, and until when their states may matter
+        self.bounds = Bounds(quota)  # of the quota last used and of the others
         self.cost = MAX_INT  # the smallest cost used: a subject with less remaining is being limited
         self.states: dict[Any, Any] = {}  # by subject; None: a reserved, empty entry
         self.ring: list[Any] = []
         self.hand = NOWHERE  # the sweep's last position in the ring; it moves downwards
+
+    def use(self, quota: Quota, now: int) -> None:
+        """Record that a check uses this quota, and not the one last used."""
+        before, self.quota = self.quota, quota
+        if quota == before:
+            return
+        filling_us = before.refill[0] if before.algorithm in BUCKETS else 0
+        self.others[id(before)] = (before, now + 2 * before.window_us + filling_us)
+        if self.others.pop(id(quota), None) is None:
+            self.bounds.include(quota)
+
+    def forget_quotas(self, now: int) -> None:
+        """Forget quotas under which no state matters any more."""
+        outdated = [name for name, (_, until) in self.others.items() if until <= now]
+        for name in outdated:
+            del self.others[name]
+        if outdated:
+            self.bounds = Bounds(self.quota)
+            for other, _ in self.others.values():
+                self.bounds.include(other)
+
+    def judge(self, state: Any, now: int) -> tuple[int, int]:
+        """Return the least that remains of a state under any quota in use, and the latest reset."""
+        quotas, figures = self.bounds.quotas, self.algorithm.figures
+        remaining, reset = figures(state, now, quotas[0])
+        for quota in quotas[1:]:
+            less, later = figures(state, now, quota)
+            remaining, reset = min(remaining, less), max(reset, later)
+        return remaining, reset
 
     def forget(self, at: int) -> None:
         """Drop the subject at this index of the ring; the last one moves there."""
@@ -62,11 +96,10 @@ class Tables:
         return self._by_space.get(key_template)
 
     def of(self, key_template: str, quota: Quota) -> Table:
-        """Return the table of a key template, and record that this quota is now in use."""
+        """Return the table of a key template. A new one begins with this quota."""
         table = self._by_space.get(key_template)
         if table is None:
             table = self._by_space[key_template] = Table(quota)
-        table.quota = quota
         return table
 
     def clear(self) -> None:
@@ -87,6 +120,15 @@ class Tables:
         self.keys += 1
         self.placed += 1
 
+    def put(self, table: Table, subject: Any, state: Any, cost: int, now: int) -> Any:
+        """Store the state of a subject, and return it. Makes room for a new subject. Raises `StoreFull`."""
+        if subject in table.states:
+            table.states[subject] = state
+        else:
+            self.make_room(1, now)
+            self.add(table, subject, state, cost)
+        return state
+
     def make_room(self, count: int, now: int) -> None:
         """Make room for `count` more keys. Raises `StoreFull`. Keeps every key that is limiting its subject."""
         for _ in range(SWEEP * count if self._swept else 0):
@@ -100,9 +142,10 @@ class Tables:
         at = min(table.hand, len(table.ring)) - 1
         if at < 0:
             table.hand = len(table.ring)
+            table.forget_quotas(now)
             self._turn = (self._turn + 1) % len(self._swept)
             return table, at, 0, 0
-        remaining, reset = table.algorithm.figures(table.states[table.ring[at]], now, table.quota)
+        remaining, reset = table.judge(table.states[table.ring[at]], now)
         if reset == 0:
             table.forget(at)  # the key that takes its place was already checked
             self.keys -= 1
@@ -120,7 +163,7 @@ class Tables:
                 return
             if reset:
                 soonest = min(soonest, reset)
-                used = 1 - remaining / table.quota.capacity
+                used = 1 - remaining / table.bounds.quotas[0].capacity
                 if remaining >= table.cost and (least is None or used < least[0]):
                     least = (used, table, at)
             if least is not None and looked >= SEARCH:

@@ -6,7 +6,7 @@ Checks that are made in one tick of the event loop go to each server together: s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -18,15 +18,16 @@ from headgate.core.reading import WarningStates
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.observer import StoreObserver
 from headgate.stores.program import Program, async_group_program
+from headgate.stores.redis.aio_check import PlanCheck
 from headgate.stores.redis.aio_discovery import AsyncDiscovery
 from headgate.stores.redis.aio_node import AsyncNode
-from headgate.stores.redis.batcher import NO_SLOT, Batcher
+from headgate.stores.redis.batcher import NO_SLOT, Batcher, WaitingStep
 from headgate.stores.redis.denial_cache import DenialCache
 from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest, Encoder
 from headgate.stores.redis.faults import Address, find_redirect
 from headgate.stores.redis.operations import RedisOperations
 from headgate.stores.redis.options import read_url
-from headgate.stores.redis.program import PlanProgram, Requests
+from headgate.stores.redis.program import Costs, PlanProgram, Requests, Subjects
 from headgate.stores.redis.slot_planner import SlotPlanner
 from headgate.stores.redis.slots import slot_of_key
 from headgate.stores.redis.steps import Figures, SlotStep, Steps, by_request, take_one, unwrap
@@ -52,8 +53,9 @@ class AsyncRedisStore(RedisOperations):
         self._slotted = self._target.topology == "cluster"
         remember_us, prefix = self._options.remember_us(own_time=clock is not None), self._options.prefix
         denials = DenialCache(remember_us, clock, slotted=self._slotted, prefix=prefix)
-        super().__init__(Encoder(prefix), denials, self._now_us, slotted=self._slotted)
-        self._planner = SlotPlanner(self._options, self._encoder, self._now_us, slotted=self._slotted)
+        encoder = Encoder(prefix)
+        planner = SlotPlanner(self._options, encoder, self._now_us, slotted=self._slotted)
+        super().__init__(encoder, planner, denials, self._now_us, slotted=self._slotted)
         self._batcher = Batcher(self._options.timeout, gathers=self._slotted)
         self._topology = Topology(self._make, self._drop)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -96,38 +98,49 @@ class AsyncRedisStore(RedisOperations):
         if not plan.limits:
             return by_slot
         program = PlanProgram(plan, self._encoder, self.denials, states, shown or plan)
-        denials, template, keys_of = self.denials, program.template, program.keys
-        only, slotted, several = self._only, self._slotted, len(plan.limits) > 1
+        denials, keys_of, only = self.denials, program.keys, self._only
+        in_slots = self._slotted and len(plan.limits) > 1
 
-        async def check(
+        def check(
             subjects: tuple[str, ...], costs: tuple[int, ...], peek: bool = False, extras: Extras | None = None
-        ) -> Decision:
-            if slotted and (several or extras is not None):
-                decision: Decision = await by_slot(subjects, costs, peek, extras)
-                return decision
-            if peek or extras is not None:
-                special, request = program.encode(subjects, costs, peek, extras)
-                figures = await self._ask(special, request)
-                return program.read(special, figures, subjects, costs, extras)
+        ) -> Awaitable[Decision]:
+            if peek or extras is not None or in_slots:
+                if self._slotted and (in_slots or extras is not None):
+                    decision: Awaitable[Decision] = by_slot(subjects, costs, peek, extras)
+                    return decision
+                return self._check_special(program, subjects, costs, peek, extras)
             keys = keys_of(subjects)
             if denials.known:
                 known = program.known_denial(keys, subjects, costs)
                 if known is not None:
-                    return known
-            asked_us, epoch = denials.now_us(), denials.epoch
-            if only is not None:
-                try:
-                    now_us, replied = await only.check(template, (EncodedRequest(keys, costs),))
-                except StoreError:
-                    denials.clear()
-                    raise
-            else:
-                now_us, replied = await self._ask(template, EncodedRequest(keys, costs))
-            return program.decision(now_us, replied, keys, subjects, costs, asked_us, epoch)
+                    return _resolved(known)
+            if only is None:
+                return self._check_at_owner(program, keys, subjects, costs)
+            try:
+                return only.decide(PlanCheck(program, denials, keys, subjects, costs))
+            except StoreError:
+                denials.clear()
+                raise
 
-        if not slotted:
+        if not self._slotted:
             check.many = partial(self._check_many, program)  # type: ignore[attr-defined]
         return check
+
+    async def _check_special(
+        self, program: PlanProgram, subjects: Subjects, costs: Costs, peek: bool, extras: Extras | None
+    ) -> Decision:
+        """Decide a request that is a peek or has extras."""
+        template, request = program.encode(subjects, costs, peek, extras)
+        figures = await self._ask(template, request)
+        return program.read(template, figures, subjects, costs, extras)
+
+    async def _check_at_owner(
+        self, program: PlanProgram, keys: tuple[str, ...], subjects: Subjects, costs: Costs
+    ) -> Decision:
+        """Decide a request on the server that has its keys, where there are several servers."""
+        asked_us, epoch = self.denials.now_us(), self.denials.epoch
+        now_us, figures = await self._ask(program.template, EncodedRequest(keys, costs))
+        return program.decision(now_us, figures, keys, subjects, costs, asked_us, epoch)
 
     async def _check_many(self, program: PlanProgram, requests: Requests) -> list[Decision | StoreError | None]:
         """Decide requests of one plan in as few calls as possible. One server has all of their keys."""
@@ -146,10 +159,12 @@ class AsyncRedisStore(RedisOperations):
 
     async def _ask(self, template: CommandTemplate, request: EncodedRequest) -> Figures:
         """Call the server that has a request's keys, and follow redirects."""
+        answer: asyncio.Future[Figures]
         only = self._only
         if only is not None:
             try:
-                return await only.check(template, (request,))
+                answer = only.take(WaitingStep(template, (request,)))
+                return await answer
             except StoreError:
                 self.denials.clear()
                 raise
@@ -162,7 +177,7 @@ class AsyncRedisStore(RedisOperations):
         try:
             if node is None:
                 raise self._topology.unknown_error()
-            answer = node.check(template, (request,), slot)
+            answer = node.take(WaitingStep(template, (request,), slot))
             deadline = self._batcher.deadline  # of this tick
             return await answer
         except StoreError as error:
@@ -310,13 +325,10 @@ class AsyncRedisStore(RedisOperations):
         try:
             node = node or self._only or await self._serving(step.slot, deadline)
             slot = NO_SLOT if self._only is not None else step.slot
-            if step.template is None:
-                assert step.command is not None
-                return await node.send(step.command, slot, deadline, asking=asking)
-            now_us, figures = await node.check(
-                step.template, step.requests, slot, deadline, asking=asking, alone=alone, ordered=step.ordered
-            )
-            return by_request(step, now_us, figures)
+            _, template, requests, command, *_ = step
+            waiting = WaitingStep(template, requests, slot, command, asking=asking, alone=alone, ordered=step.ordered)
+            answer = await node.take(waiting, deadline)
+            return answer if template is None else by_request(step, *answer)
         except StoreError as error:
             if self._only is not None or node is None:
                 return error
@@ -367,3 +379,8 @@ class AsyncRedisStore(RedisOperations):
         if self._topology.serving(step.slot) in (node, None):
             return error
         return await self._take(step, deadline, redirects=redirects)
+
+
+async def _resolved(decision: Decision) -> Decision:
+    """Return a decision that is known already, for callers that await it."""
+    return decision

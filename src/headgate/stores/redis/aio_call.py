@@ -51,8 +51,7 @@ class BatchCall:
     def refuse(self, error: StoreError) -> None:
         """Fail all callers in it that still wait."""
         for one in self.waiting:
-            if not one.answer.done():
-                one.answer.set_exception(error)
+            one.fail(error)
 
 
 def hand_out(command: BatchedCommand, reply: Any, timeout: float) -> None:
@@ -60,8 +59,7 @@ def hand_out(command: BatchedCommand, reply: Any, timeout: float) -> None:
     waiting, template = command
     if isinstance(reply, Exception):
         for one in waiting:
-            if not one.answer.done():
-                one.answer.set_exception(fault(reply, timeout))
+            one.fail(fault(reply, timeout))
         return
     if template is None:
         if not waiting[0].answer.done():
@@ -72,8 +70,7 @@ def hand_out(command: BatchedCommand, reply: Any, timeout: float) -> None:
         raise ValueError(f"expected {each} figures for each request, got {len(reply) - 1} in all")
     for one in waiting:
         end = at + each * len(one.requests)
-        if not one.answer.done():
-            one.answer.set_result((now_us, reply[at:end]))
+        one.resolve(now_us, reply[at:end])
         at = end
 
 

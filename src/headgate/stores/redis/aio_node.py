@@ -1,15 +1,16 @@
 """One server, for asyncio: all requests of one tick of the event loop go to it as one call.
 
-A call leaves at the end of the tick of its first request. While `max_in_flight` calls are in progress, further requests
-queue; each call takes up to `max_batch` of them. Connections belong to calls, not to callers: a caller that is
-cancelled or times out does not disturb its call or the others' answers. A late reply is read and dropped, but shows
-that the server is alive. A call is not a task: its replies are passed on as they arrive.
+A call leaves at the end of the tick of its first request, or earlier if the server is idle and many requests wait. If
+`max_in_flight` calls are in progress, further requests queue; each call takes up to `max_batch` of them. Connections
+belong to calls, not to callers: a caller that is cancelled or times out does not disturb its call or the others'
+answers. A late reply is read and dropped, but shows that the server is alive. A call is not a task: its replies are
+passed on as they arrive.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import Context, copy_context
 from functools import partial
 from math import inf
@@ -21,18 +22,15 @@ from redis.exceptions import TimeoutError as RedisTimeout
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.breaker import SILENCE
 from headgate.stores.observer import StoreObserver
-from headgate.stores.redis import script
 from headgate.stores.redis.aio_call import BatchCall, count_replies, hand_out, is_unknown, without_asking
 from headgate.stores.redis.aio_connection import AsyncConnection
 from headgate.stores.redis.aio_pool import AsyncPool
 from headgate.stores.redis.aio_queue import CallerQueue
-from headgate.stores.redis.batcher import GATHER_SECONDS, NO_SLOT, Batcher, CallerBatch, Waiting
+from headgate.stores.redis.batcher import EARLY, GATHER_SECONDS, Batcher, CallerBatch, Waiting, WaitingStep
 from headgate.stores.redis.command import EncodedCommand, pack
-from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest
 from headgate.stores.redis.faults import FAULTS, fault
 from headgate.stores.redis.health import breaker_of, circuit_open_error, replaced_master_error, tell
 from headgate.stores.redis.options import ConnectionParams, RedisOptions
-from headgate.stores.redis.steps import Figures
 
 
 class AsyncNode:
@@ -69,41 +67,33 @@ class AsyncNode:
         self._due = 0.0  # no caller times out before this, by the process clock
         self.is_closed = False
 
-    def check(
-        self,
-        template: CommandTemplate,
-        requests: Sequence[EncodedRequest],
-        slot: int = NO_SLOT,
-        deadline: float | None = None,
-        *,
-        asking: bool = False,
-        alone: bool = False,
-        ordered: bool = False,
-    ) -> asyncio.Future[Figures]:
-        """Decide requests with the next call, together with all others of their template. Raises `StoreError`.
+    def take(self, step: WaitingStep, deadline: float | None = None) -> asyncio.Future[Any]:
+        """Take a step with the next call, together with all others of its template. Raises `StoreError`.
 
-        On a cluster, all belong to one slot. The answer is the time, and the figures of all requests.
+        The answer is the reply to its command, or the time, and the figures of all requests.
         """
-        answer = self._queue()
-        until, since = self._batcher.deadline, self._batcher.since
+        answer = self.queue(step)
         if deadline is not None:
-            until = deadline
-            self._due = min(self._due, until)
-        self.waiting.append(Waiting(template, requests, answer, until, since, slot, None, asking, alone, ordered))
+            step.deadline = deadline
+            self._due = min(self._due, deadline)
         return answer
 
-    def send(
-        self, command: script.Command, slot: int = NO_SLOT, deadline: float | None = None, *, asking: bool = False
-    ) -> asyncio.Future[Any]:
-        """Execute a command with the next call. Raises `StoreError`, here or from the answer."""
-        answer = self._queue()
-        until, since = deadline or self._batcher.deadline, self._batcher.since
-        self._due = min(self._due, until)
-        self.waiting.append(Waiting(None, (), answer, until, since, slot, command, asking))
+    def decide(self, check: Waiting) -> asyncio.Future[Any]:
+        """Decide one check with the next call, and return a future for its answer. Raises `StoreError`.
+
+        A large batch leaves at once if the server is idle, and later ones can leave before its reply. Steps never do:
+        some must share a call with the next ones.
+        """
+        answer = self.queue(check)
+        if len(self.waiting) == EARLY and not self.calls and not self._batcher.gathers:
+            if self._connections.idle > 1:
+                self.depart()
+            elif self._options.max_in_flight > 1:
+                self._open_another()
         return answer
 
-    def _queue(self) -> asyncio.Future[Any]:
-        """Return a future for the reply to the request that is about to be queued. Raises `StoreError`."""
+    def queue(self, waiting: Waiting) -> asyncio.Future[Any]:
+        """Queue a caller for the next call, and return the future for its answer. Raises `StoreError`."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._enter(loop)
@@ -119,7 +109,10 @@ class AsyncNode:
             self._first = copy_context()
             if self not in batcher.attended:
                 batcher.attend(self)
-        return loop.create_future()
+        waiting.deadline, waiting.since = batcher.deadline, batcher.since
+        waiting.answer = answer = loop.create_future()
+        self.waiting.append(waiting)
+        return answer
 
     def _may_wait(self, now: float) -> bool:
         """Start a probe if one is due. Return whether callers may wait for its answer."""
@@ -173,9 +166,7 @@ class AsyncNode:
         while (self.waiting or self.owed) and len(self.calls) < free and self.breaker.state == "closed":
             connection = self._connections.take()
             if connection is None:
-                if not self.calls or at >= self._enough_until:
-                    self.breaker.ask(now)
-                    self._connections.open(now)
+                self._open_another()
                 break
             batch = self._callers.take_batch(now)
             if batch.waiting:
@@ -187,6 +178,15 @@ class AsyncNode:
             self._first = context
         else:
             self._batcher.waited_for.pop(self, None)
+
+    def _open_another(self) -> None:
+        """Open one more connection in the background, unless there are some and the last attempt failed lately."""
+        assert self._loop is not None
+        has_any = self.calls or self._connections.idle
+        if not has_any or self._loop.time() >= self._enough_until:
+            now = self._batcher.now()
+            self.breaker.ask(now)
+            self._connections.open(now)
 
     # Deadlines
 
@@ -300,10 +300,10 @@ class AsyncNode:
                         self._on_failure(call, RedisTimeout("the connection fell silent"))
         else:
             known = fault(error, self._options.timeout, sent=False)
-            self._note_failure(now, inf, at, known)
+            self._note_failure(now, inf, self._connections.began, known)
             self._enough_until = at + self._options.probe_every
             if self.breaker.state == "closed":
-                if not self.calls:
+                if not (self.calls or self._connections.idle):  # else the next call decides those that wait
                     self._refuse_waiting(known)
             elif not self._may_wait(now):
                 self._turn_away()

@@ -24,7 +24,8 @@ class AsyncPool:
     """
 
     def __init__(self, params: ConnectionParams, budget: float, opened: Callable[[Exception | None], None]) -> None:
-        self.opening_since: float | None = None
+        self.opening_since: float | None = None  # by the clock passed to `open`; None: none is being opened
+        self.began = 0.0  # when the last one began to be opened, by the event loop's clock
         self._params = params
         self._budget = budget
         self._opened = opened
@@ -41,6 +42,11 @@ class AsyncPool:
                 return connection
         return None
 
+    @property
+    def idle(self) -> int:
+        """How many connections are idle."""
+        return len(self._idle)
+
     def give_back(self, connection: AsyncConnection) -> None:
         self._idle.append(connection)
 
@@ -49,6 +55,7 @@ class AsyncPool:
         if self._task is None:
             self.opening_since, self._overdue = now, False
             loop = asyncio.get_running_loop()
+            self.began = loop.time()
             self._task = loop.create_task(self._open(AsyncConnection(loop)), context=Context())
 
     def tick(self, now: float) -> None:

@@ -30,25 +30,26 @@ class CallerQueue:
 
     def take_batch(self, now: float) -> CallerBatch:
         """Take out the callers for the next call, except those that were cancelled or timed out."""
+        queue, max_batch = self.waiting, self._options.max_batch
         batch: list[Waiting] = []
         count = size = 0
-        first = (self.waiting or self.owed)[0]
+        first = (queue or self.owed)[0]
         shared = first.template if first.slot == NO_SLOT else None  # of all, if they go as one command
-        while self.waiting:
-            waiting = self.waiting[0]
-            template, requests, answer, deadline = waiting[:4]
-            count += len(requests) or 1
-            if count > self._options.max_batch and batch and not waiting.ordered:
+        while queue:
+            waiting = queue[0]
+            requests = len(waiting.requests)
+            count += requests or 1
+            if count > max_batch and batch and not waiting.ordered:
                 break
-            self.waiting.popleft()
-            if deadline <= now:
+            queue.popleft()
+            if waiting.deadline <= now:
                 self.expire_one(waiting, sent=False)
-            elif not answer.done():
+            elif not waiting.answer.done():
                 batch.append(waiting)
-                size += len(requests)
-                if template is not shared or waiting.ordered or waiting.alone:
+                size += requests
+                if waiting.template is not shared or waiting.ordered or waiting.alone:
                     shared = None
-        while self.owed and count < self._options.max_batch:
+        while self.owed and count < max_batch:
             owed = self.owed.popleft()
             if now < owed.deadline + GRACE_SECONDS:  # later, it would be charged to another period
                 batch.append(owed)
@@ -73,21 +74,22 @@ class CallerQueue:
             known = fault(TimeoutError(), self._options.timeout)
             if not sent and isinstance(known, StoreTimeout) and one.requests:
                 known.charge_later = partial(self._owe, one)
-            one.answer.set_exception(known)
+            one.fail(known)
             if self._observer is not None:
                 self._observer.failed(known, self._options.timeout, len(one.requests))
 
     def extend(self, now: float) -> None:
         """Restart the timeouts of queued callers now: without a connection, none of their requests was in progress."""
         until = now + self._options.timeout
-        self._replace([one._replace(deadline=max(one.deadline, until), since=now) for one in self.waiting])
+        for one in self.waiting:
+            one.deadline, one.since = max(one.deadline, until), now
 
     def refuse(self, error: StoreError, now: float, *, is_observed: bool) -> None:
         """Refuse all waiting callers. The observer receives each refusal if `is_observed`."""
         while self.waiting:
             one = self.waiting.popleft()
             if not one.answer.done():
-                one.answer.set_exception(error)
+                one.fail(error)
                 if self._observer is not None and is_observed:
                     waited = now - (one.deadline - self._options.timeout)
                     self._observer.failed(error, max(0.0, waited), len(one.requests))

@@ -1,8 +1,10 @@
 """Batches calls to servers: when they leave, and which waiting requests go in one command. No I/O.
 
-A store's calls leave once per tick of the event loop, for all of its servers. A caller that gets a reply and sends its
-next request does so in the tick after the reply: waiting requests leave at the end of that tick, not one tick later. So
-a reply wakes the batcher as well as the callers, and the first request wakes it if nothing else has.
+A store's calls leave at the end of a tick of the event loop, for all of its servers. A caller that gets a reply and
+sends its next request does so in the tick after the reply: waiting requests leave at the end of that tick, not one tick
+later. So a reply wakes the batcher as well as the callers, and the first request wakes it if nothing else has. A large
+batch for an idle server leaves before the end of the tick: the server decides it while the other callers of the tick
+still make their requests.
 
 On a cluster, replies of several servers arrive one after the other. Each wakes some callers, whose next requests go to
 all servers: calls would become small and many. So a small batch waits for a moment: for a call in progress to its own
@@ -21,13 +23,15 @@ from contextvars import Context
 from time import monotonic
 from typing import Any, Final, NamedTuple, Protocol
 
+from headgate.errors import StoreError
 from headgate.stores.process_clock import SLACK_SECONDS, TICK_SECONDS, ProcessClock
 from headgate.stores.redis import script
 from headgate.stores.redis.command import EncodedCommand
-from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest
+from headgate.stores.redis.encoding import CommandTemplate, RequestParts
 
 GATHER_SECONDS: Final = 0.002  # how long a small batch waits for others, at most, while a call is in progress
 ENOUGH: Final = 64  # a batch of this size does not wait
+EARLY: Final = 32  # a batch of this size leaves before the end of the tick if its server is idle
 MANY: Final = 8  # this many requests in progress to other servers are worth waiting for
 NO_SLOT: Final = -1  # slots do not matter
 CLOCK_SECONDS: Final = 0.0001  # how early a timer may fire
@@ -71,7 +75,7 @@ class Batcher:
         self.calls: set[UnderWay] = set()  # to all servers
         self._clock = ProcessClock()
         self._timeout = timeout
-        self._gathers = gathers
+        self.gathers = gathers
         self._turns = 0  # turns of the event loop still to wait for
         self._nobody = Context()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -130,7 +134,7 @@ class Batcher:
         if self._turns:  # others were answered in the same tick, and get their turn after this
             return
         self.woken = False
-        if self._gathers and self.calls:
+        if self.gathers and self.calls:
             self._depart_unless_held()
         else:
             for node in tuple(self.waited_for):
@@ -164,19 +168,59 @@ class Batcher:
             self._timer = self._loop.call_at(min(held) + GATHER_SECONDS, self._late, context=self._nobody)
 
 
-class Waiting(NamedTuple):
-    """A caller that waits for a reply: to requests of one template, or to a command."""
+class Waiting:
+    """A caller that waits for the reply to its requests, all of one template. The server's queue sets the last three.
+
+    The answer is the time and the figures of all requests, unless a subclass makes something else of them.
+    """
+
+    __slots__ = ("answer", "deadline", "requests", "since", "template")
 
     template: CommandTemplate | None  # None: a command
-    requests: Sequence[EncodedRequest]
+    requests: Sequence[RequestParts]
     answer: asyncio.Future[Any]
     deadline: float  # by the process clock
     since: float  # start of the wait, by the same clock
-    slot: int = NO_SLOT  # on a cluster
+    slot = NO_SLOT  # on a cluster
     command: script.Command | None = None
-    asking: bool = False  # the server is importing the slot
-    alone: bool = False  # must not share a command with others
-    ordered: bool = False  # must follow all earlier requests in the same call
+    asking = False  # the server is importing the slot
+    alone = False  # must not share a command with others
+    ordered = False  # must follow all earlier requests in the same call
+
+    def resolve(self, now_us: int, figures: Sequence[Any]) -> None:
+        """Answer the caller, if it still waits."""
+        if not self.answer.done():
+            self.answer.set_result((now_us, figures))
+
+    def fail(self, error: StoreError) -> None:
+        """Refuse the caller, if it still waits."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+class WaitingStep(Waiting):
+    """A caller that waits for a step of an operation: requests of one template, or a command."""
+
+    __slots__ = ("alone", "asking", "command", "ordered", "slot")
+
+    def __init__(
+        self,
+        template: CommandTemplate | None,
+        requests: Sequence[RequestParts] = (),
+        slot: int = NO_SLOT,
+        command: script.Command | None = None,
+        *,
+        asking: bool = False,
+        alone: bool = False,
+        ordered: bool = False,
+    ) -> None:
+        self.template = template
+        self.requests = requests
+        self.slot = slot
+        self.command = command
+        self.asking = asking
+        self.alone = alone
+        self.ordered = ordered
 
 
 class CallerBatch(NamedTuple):

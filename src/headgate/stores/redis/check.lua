@@ -20,6 +20,10 @@
 --   check_undo_once.lua     undoes what was charged under an idempotency key
 --   check_penalty.lua       refuses blocked clients, and blocks clients that are refused too often
 --   check_undo.lua          undoes charges
+--   check_wait.lua          queues requests that wait for a slot
+--
+-- If the next request has the same key for a limit, as with a rule for all requests, its state is carried there instead
+-- of saving and loading it. Only states that are plain numbers are carried, and only in calls without fragments.
 --
 -- Times are in microseconds. Every key that is written gets a time to live.
 
@@ -56,7 +60,12 @@ local function decide(i, refused)
   local limit, key, place = limits[i], KEYS[key_at + i], size + 3 * i
   local admit, figures = limit.admit, limit.figures
   local cost = is_shared and limit.price or ARGV[at + i] + 0
-  local expires, a, b, c, d = limit.load(key)
+  local is_carried, expires, a, b, c, d = limit.is_carried, nil, nil, nil, nil, nil
+  if is_carried then
+    expires, a, b, c, d = limit.expires, limit.a, limit.b, limit.c, limit.d
+  else
+    expires, a, b, c, d = limit.load(key)
+  end
   if held then touch_held(key, limit, limit.twin, a, b, c, d) end
   local wait, new_a, new_b, new_c, new_d = admit(now, limit, cost, a, b, c, d)
   if wait ~= 0 and limit.enforced then refused = true end
@@ -66,12 +75,20 @@ local function decide(i, refused)
   end
   if peek or (refused and wait == 0) then new_a, new_b, new_c, new_d = a, b, c, d end
   local remaining, reset = figures(now, limit, new_a, new_b, new_c, new_d)
-  if new_a and (new_a ~= a or new_b ~= b or new_c ~= c or new_d ~= d) then
+  local is_changed = new_a and (new_a ~= a or new_b ~= b or new_c ~= c or new_d ~= d)
+  if is_carried then
+    is_changed = is_changed or limit.is_changed
+    limit.is_carried = false
+  end
+  if limit.carries and KEYS[key_at + count + i] == key then
+    limit.is_carried, limit.is_changed, limit.expires = true, is_changed, expires
+    limit.a, limit.b, limit.c, limit.d = new_a, new_b, new_c, new_d
+  elseif is_changed then
     local is_new
     expires, is_new = lasting(expires, reset)
     if mark > 0 and wait == 0 and limit.twin.level then
       if not held then begin_held() end
-      open_held(key, limit, limit.twin, mark, new_a, new_b, new_c, new_d)
+      open_held(key, limit, limit.twin, mark, reset, new_a, new_b, new_c, new_d)
       is_new = true
     end
     limit.save(key, expires, is_new, new_a, new_b, new_c, new_d)
@@ -88,6 +105,9 @@ if count == 0 then request = function() end end
 
 -- FRAGMENTS
 
+if request == decide then
+  for i = 1, count do limits[i].carries = limits[i].save == save2 or limits[i].save == save3 end
+end
 local keys = #KEYS
 while key_at < keys do request() end
 

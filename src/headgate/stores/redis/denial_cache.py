@@ -71,8 +71,8 @@ class DenialCache:
             return None
         self.hits += 1
         passed_us = max(0, now_us - known.answered_us)
-        told_us, outcomes, _ = known.result
-        return Result(told_us + passed_us, tuple([_later(outcome, passed_us) for outcome in outcomes]))
+        decided_us, outcomes, _ = known.result
+        return Result(decided_us + passed_us, tuple([_later(outcome, passed_us) for outcome in outcomes]))
 
     def answers(self, groups: Sequence[Group]) -> list[Result | None]:
         """Return the refusals of groups: None for each that has to be sent."""

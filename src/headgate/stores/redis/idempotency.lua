@@ -11,20 +11,11 @@
 --
 -- Times are in microseconds. The key gets a time to live.
 local IDEMPOTENCY = 300000000
-local call, format = redis.call, string.format
 local memory, verb, fingerprint, token = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
-local slack = 1000 -- milliseconds
-local now = tonumber(ARGV[1])
-if now then
-  slack = 3600000 -- the caller's clock may run slower than Redis's, by which keys expire
-else
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
 
 local function save(time, claim, answer, life)
   local value = format('%s %.0f %s %s', fingerprint, time, claim, answer)
-  call('SET', memory, value, 'PX', format('%.0f', math.ceil(life / 1000) + slack))
+  call('SET', memory, value, 'PX', whole(math.ceil(life / 1000) + slack))
 end
 
 local known, time, claim, answer = string.match(call('GET', memory) or '', '^(%S+) (%S+) (%S+) (.*)$')

@@ -6,14 +6,8 @@
 --   verb     read                                        replies now, and per page its text, or nothing
 --            swap: per page the old text (empty: none),
 --                  the new text, milliseconds to live     replies per page 1 if it was written, else 0
-local call = redis.call
 if ARGV[2] == 'read' then
-  local now = ARGV[1]
-  if now == '' then
-    local time = call('TIME')
-    now = string.format('%.0f', time[1] * 1000000 + time[2])
-  end
-  local reply = { now }
+  local reply = { whole(now) }
   for i = 1, #KEYS do reply[i + 1] = call('GET', KEYS[i]) end
   return reply
 end

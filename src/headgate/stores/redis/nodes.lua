@@ -7,23 +7,14 @@
 --   id       of the calling node
 --   ttl      microseconds until the node counts as dead without another heartbeat; 0: it leaves
 -- Replies the number of live nodes, and how many of them have a smaller id.
-local call, format = redis.call, string.format
 local nodes, id, ttl = KEYS[1], ARGV[2], tonumber(ARGV[3])
-local slack = 1000 -- milliseconds
-local now = tonumber(ARGV[1])
-if now then
-  slack = 3600000 -- the caller's clock may run slower than Redis's, by which keys expire
-else
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
 
-call('ZREMRANGEBYSCORE', nodes, '-inf', format('%.0f', now))
+call('ZREMRANGEBYSCORE', nodes, '-inf', whole(now))
 if ttl == 0 then
   call('ZREM', nodes, id)
 else
-  call('ZADD', nodes, format('%.0f', now + ttl), id)
-  call('PEXPIRE', nodes, format('%.0f', math.ceil(ttl / 1000) + slack))
+  call('ZADD', nodes, whole(now + ttl), id)
+  call('PEXPIRE', nodes, whole(math.ceil(ttl / 1000) + slack))
 end
 local place, known = 0, call('ZRANGE', nodes, 0, -1)
 for i = 1, #known do

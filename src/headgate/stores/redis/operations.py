@@ -10,14 +10,16 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from headgate.core.check import Answer, Charge, Check, Client
+from headgate.core.check import Charge, Check, Client, Group
 from headgate.core.ledger import Counted, LedgerPage, Swap
-from headgate.core.reservation import Claim, Expired, Record
+from headgate.core.reservation import Record
 from headgate.core.share import Standing
 from headgate.stores.redis import concurrency, ledger, nodes, reservations, script
 from headgate.stores.redis.denial_cache import DenialCache
 from headgate.stores.redis.encoding import Encoder
-from headgate.stores.redis.slots import RESERVATIONS, slot_of, slot_of_check, slot_of_client, slot_of_key, slot_of_tag
+from headgate.stores.redis.reservation_steps import ReservationSteps
+from headgate.stores.redis.slot_planner import SlotPlanner
+from headgate.stores.redis.slots import slot_of, slot_of_check, slot_of_client, slot_of_key, slot_of_tag
 from headgate.stores.redis.steps import SlotStep, Steps, step_of, take_all, take_one, unwrap
 
 T = TypeVar("T")
@@ -37,8 +39,18 @@ class ScanCursor(NamedTuple):
 class RedisOperations:
     """Refunds, resets, reservations, heartbeats and pages. `slotted`: slots matter, as on a cluster."""
 
-    def __init__(self, encoder: Encoder, denials: DenialCache, now_us: Callable[[], int | None], *, slotted: bool):
+    def __init__(
+        self,
+        encoder: Encoder,
+        planner: SlotPlanner,
+        denials: DenialCache,
+        now_us: Callable[[], int | None],
+        *,
+        slotted: bool,
+    ) -> None:
         self.denials = denials
+        self._planner = planner
+        self._reservations = ReservationSteps(encoder, planner, now_us, denials.now_us, slotted=slotted)
         self._encoder = encoder
         self._prefix = encoder.prefix
         self._now_us = now_us
@@ -66,31 +78,27 @@ class RedisOperations:
 
     def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> Any:
         """Store the record of a reservation."""
-        command = reservations.encode_hold(reservation_id, record, ttl_us, self._now_us(), self._prefix)
-        return self._run(self._reserve(command, lambda _: None))
+        return self._run(self._reservations.save(reservation_id, record, ttl_us))
+
+    def new_reservation_id(self, charge: Group) -> str:
+        """Return the id of a new reservation. On a cluster, it tells the slot of the record."""
+        return self._reservations.new_id(charge)
 
     def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Any:
-        """Charge a reservation and store its record in one step. Returns the answer; None on a cluster.
-
-        There, the record and the limits are in different slots, and a script may only touch keys of one slot.
-        """
-        return self._run(self._charge_reservation(reservation_id, pending, ttl_us))
+        """Charge a reservation. The call that charges its first limit stores the record. A `ReservationAnswer`."""
+        return self._run(self._reservations.reserve(reservation_id, pending, ttl_us))
 
     def renew(self, reservation_id: str, record: str, ttl_us: int) -> Any:
         """Replace the record of a reservation, and let it live for `ttl_us` from now."""
-        command = reservations.encode_renew(reservation_id, record, ttl_us, self._now_us(), self._prefix)
-        return self._run(self._reserve(command, lambda reply: bool(reply[0])))
+        return self._run(self._reservations.renew(reservation_id, record, ttl_us))
 
     def take_reservation(self, reservation_id: str) -> Any:
         """Take out a reservation: a `Claim`, or None."""
-        command = reservations.encode_claim(reservation_id, self._now_us(), self._prefix)
-        decode: Callable[[Any], Claim | None] = reservations.decode_claim
-        return self._run(self._reserve(command, decode))
+        return self._run(self._reservations.take(reservation_id))
 
     def expire(self) -> Any:
         """Take out expired reservations."""
-        decode: Callable[[Any], Expired] = reservations.decode_expire
-        return self._run(self._reserve(reservations.encode_expire(self._now_us(), self._prefix), decode))
+        return self._run(self._reservations.expire())
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Any:
         """Undo charges, and charge checks even if they do not fit. Returns how much of each refund was given back."""
@@ -158,24 +166,11 @@ class RedisOperations:
             yield from take_all(SlotStep(slot, command=("UNLINK", *some)) for slot, some in by_slot)
         finally:
             self.denials.clear()
+            self._reservations.slots.forget_register()
         if at != b"0":
             return ScanCursor(cursor.slot, at)
         following = self._slot_elsewhere(cursor.slot) if self._slotted else None
         return None if following is None else ScanCursor(following, b"0")
-
-    def _reserve(self, command: script.Command, decode: Callable[[Any], T]) -> Steps[T]:
-        (answer,) = yield [SlotStep(RESERVATIONS if self._slotted else 0, command=command)]
-        return decode(unwrap(answer))
-
-    def _charge_reservation(self, reservation_id: str, pending: Record, ttl_us: int) -> Steps[Answer | None]:
-        if self._slotted:
-            return None
-        now_us, (template, request) = self._now_us(), self._encoder.group(pending.charge)
-        check = template.command((request,), now_us)
-        command = reservations.encode_reserve(check, pending, reservation_id, ttl_us, now_us, self._prefix)
-        (reply,) = yield [SlotStep(0, command=command)]
-        decided_us, *figures = unwrap(reply)
-        return template.read(decided_us, figures)
 
     def _adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check]) -> Steps[list[int]]:
         now_us = self._now_us()

@@ -79,7 +79,11 @@ class PlanProgram:
         for at in self._enforced:
             if figures[at]:
                 allowed = False
-        decision = decision_with(self._unread, (now_us, subjects, costs, figures), allowed)
+        decision = Decision()
+        decision.allowed = allowed
+        decision.reading = self._unread
+        decision.verdict = (now_us, subjects, costs, figures)
+        decision._figures = decision._order = decision._state = None
         if not allowed and self._remembers:
             name = keys[0] if len(keys) == 1 else keys
             result = Result(now_us, outcomes_of(decision.verdict))

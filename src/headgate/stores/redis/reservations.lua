@@ -14,18 +14,7 @@
 -- Times are in microseconds. The keys live as long as the longest-lived reservation.
 local LATE = 3600000000
 local AT_ONCE = 100
-local call, format = redis.call, string.format
 local open, late, records = KEYS[1], KEYS[2], KEYS[3]
-local slack = 1000 -- milliseconds
-local now = tonumber(ARGV[1])
-if now then
-  slack = 3600000 -- the caller's clock may run slower than Redis's, by which keys expire
-else
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
-
-local function whole(number) return format('%.0f', number) end
 
 local forgotten = call('ZRANGE', late, '-inf', whole(now), 'BYSCORE', 'LIMIT', 0, AT_ONCE)
 for i = 1, #forgotten do

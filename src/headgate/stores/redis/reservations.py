@@ -1,6 +1,7 @@
 """Reservations on Redis: the commands, and their replies. Pure; no I/O.
 
-`reservations.lua` and `adjust.lua` document the arguments and replies.
+`reservations.lua`, `reserve.lua` and `adjust.lua` document the arguments and replies. The `tag` of a command is the
+hash tag of the records: see `reservation_slots`.
 """
 
 from __future__ import annotations
@@ -10,45 +11,50 @@ from functools import cache
 from typing import Any, Final
 
 from headgate.algorithms import lua
-from headgate.core.check import Charge, Check
-from headgate.core.reservation import Claim, Expired, Record, Status
+from headgate.core.check import Charge, Check, Group
+from headgate.core.reservation import Claim, Expired, Status
 from headgate.stores.redis import script
 
-# All have one hash tag, and so one slot: scripts use them together.
-KEYS: Final = ("{reservations}:open", "{reservations}:late", "{reservations}:records")
+NAMES: Final = ("open", "late", "records")
 
 
-def encode_hold(name: str, record: str, ttl_us: int, now_us: int | None, prefix: str) -> script.Command:
-    return _command(prefix, now_us, "hold", name, record, ttl_us)
+def keys_of(tag: str) -> list[str]:
+    """Return the keys of the records with a hash tag. They are in one slot: scripts use them together."""
+    return [f"{{{tag}}}:{name}" for name in NAMES]
 
 
-def encode_reserve(
-    check: script.Command, pending: Record, name: str, ttl_us: int, now_us: int | None, prefix: str
-) -> script.Command:
-    """Return the command that decides and replies like `check`, and stores the record of the charge."""
-    keep = encode_hold(name, pending.encode(), ttl_us, now_us, prefix)
+def encode_hold(name: str, record: str, ttl_us: int, now_us: int | None, prefix: str, tag: str) -> script.Command:
+    return _command(prefix, tag, now_us, "hold", name, record, ttl_us)
+
+
+def encode_reserve(check: script.Command, group: Group, hold: script.Command, *, is_whole: bool) -> script.Command:
+    """Return the command that decides and replies like `check`, and stores a record like `hold` if it fits.
+
+    `check` decides `group`. `is_whole`: it is the whole request, so that the record is stored with the answer.
+    """
     keys, arguments = _parts(check)
-    kept_keys, kept_arguments = _parts(keep)
-    first = 2 if pending.penalty is None else 3
-    enforced = "".join("1" if one.charge.check.enforced else "0" for one in pending.reserved)
-    head: script.Command = ("EVALSHA", _reserve_digest(str(check[1])), len(keys) + len(kept_keys), *keys, *kept_keys)
-    return (*head, len(keys), len(arguments), first, enforced, *arguments, *kept_arguments)
+    held_keys, held_arguments = _parts(hold)
+    penalty, receipt = (int(extra is not None) for extra in (group.penalty, group.idempotency))
+    enforced = "".join("1" if one.enforced else "0" for one in group.checks)
+    head: script.Command = ("EVALSHA", _reserve_digest(str(check[1])), len(keys) + len(held_keys), *keys, *held_keys)
+    counts = (len(keys), len(arguments), 2 + receipt + penalty, penalty, int(is_whole), enforced)
+    return (*head, *counts, *arguments, *held_arguments)
 
 
-def encode_renew(name: str, record: str, ttl_us: int, now_us: int | None, prefix: str) -> script.Command:
-    return _command(prefix, now_us, "renew", name, record, ttl_us)
+def encode_renew(name: str, record: str, ttl_us: int, now_us: int | None, prefix: str, tag: str) -> script.Command:
+    return _command(prefix, tag, now_us, "renew", name, record, ttl_us)
 
 
-def encode_claim(name: str, now_us: int | None, prefix: str) -> script.Command:
-    return _command(prefix, now_us, "claim", name)
+def encode_claim(name: str, now_us: int | None, prefix: str, tag: str) -> script.Command:
+    return _command(prefix, tag, now_us, "claim", name)
 
 
 def decode_claim(reply: Sequence[Any]) -> Claim | None:
     return Claim(reply[0].decode(), Status(reply[1])) if reply else None
 
 
-def encode_expire(now_us: int | None, prefix: str) -> script.Command:
-    return _command(prefix, now_us, "expire")
+def encode_expire(now_us: int | None, prefix: str, tag: str) -> script.Command:
+    return _command(prefix, tag, now_us, "expire")
 
 
 def decode_expire(reply: Sequence[Any]) -> Expired:
@@ -72,8 +78,8 @@ def encode_adjust(
     return ("EVALSHA", _adjust_digest(tuple(sorted(names))), len(keys), *keys, *arguments)
 
 
-def _command(prefix: str, now_us: int | None, verb: str, *arguments: script.Argument) -> script.Command:
-    keys = [f"{prefix}:{key}" for key in KEYS]
+def _command(prefix: str, tag: str, now_us: int | None, verb: str, *arguments: script.Argument) -> script.Command:
+    keys = [f"{prefix}:{key}" for key in keys_of(tag)]
     digest, now = script.digest_of("reservations"), "" if now_us is None else now_us
     return ("EVALSHA", digest, len(keys), *keys, now, verb, *arguments)
 
@@ -87,7 +93,7 @@ def _adjust_digest(algorithms: tuple[str, ...]) -> str:
 @cache
 def _reserve_digest(check: str) -> str:
     """Return the digest of reserve.lua around the script with this digest."""
-    parts = [("check", script.text(check)), ("keep", script.source("reservations"))]
+    parts = [("check", script.text(check)), ("keep", script.text(script.digest_of("reservations")))]
     functions = [f"local function {name}(KEYS, ARGV)\n{text}\nend" for name, text in parts]
     return script.register("\n".join((*functions, script.source("reserve"))))
 

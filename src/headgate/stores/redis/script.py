@@ -16,7 +16,7 @@ Argument = str | bytes | int
 Command = tuple[Argument, ...]
 
 # Of check.lua, innermost first.
-FRAGMENTS: Final = ("undo", "penalty", "undo_once", "idempotency", "reservation", "slot")
+FRAGMENTS: Final = ("wait", "undo", "penalty", "undo_once", "idempotency", "reservation", "slot")
 _PLACE: Final = "-- FRAGMENTS\n"  # placeholder in check.lua
 
 _sources: dict[str, str] = {}  # by digest
@@ -39,8 +39,8 @@ def check_digest(algorithms: tuple[str, ...], fragments: tuple[str, ...]) -> str
 
 @cache
 def digest_of(name: str) -> str:
-    """Return the digest of a script that is one file of this package."""
-    return register(source(name))
+    """Return the digest of a script that is one file of this package, after now.lua."""
+    return register(source("now") + source(name))
 
 
 def source(name: str) -> str:

@@ -9,36 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from secrets import token_hex
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from headgate.core.check import (
     Answer,
+    Check,
     Group,
-    Idempotency,
     Outcome,
-    OutcomeAt,
     RepeatedResult,
     Result,
     are_faults,
     binding,
 )
-from headgate.core.key import penalty_keys
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
-from headgate.stores.redis import idempotency
-from headgate.stores.redis.encoding import CommandTemplate, Encoder
+from headgate.stores.redis import concurrency, idempotency
+from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.options import RedisOptions
+from headgate.stores.redis.slot_parts import (
+    SlotPart,
+    charges_of_part,
+    is_refused,
+    merge_outcomes,
+    read_answer,
+    result_of_part,
+    with_receipt,
+    with_waits_of,
+)
 from headgate.stores.redis.slots import slot_of, slot_of_check, slot_of_client
 from headgate.stores.redis.steps import Collector, Figures, SlotStep, Steps, step_of
 
 BUSY_SECONDS: Final = 0.002  # between reads of an idempotency key that another caller has claimed
-
-
-class SlotPart(NamedTuple):
-    """The part of a group in one slot."""
-
-    slot: int
-    indexes: tuple[int, ...]  # indexes of its checks in the group
-    group: Group
 
 
 class SlotPlanner:
@@ -67,7 +67,7 @@ class SlotPlanner:
         taken: set[int] = set()  # slots of groups that take several steps
         keys: set[str] = set()
         for group in groups:
-            slots = {part.slot for part in self._parts(group)}
+            slots = {part.slot for part in self.parts(group)}
             key = group.idempotency.name if group.idempotency is not None else None
             steps = len(slots) > 1 or key is not None
             if len(run) >= size or key in keys or (not steps and slots & taken):
@@ -89,16 +89,23 @@ class SlotPlanner:
         indexes = [collector.add(step_of(0, one)) for one in encoded]
         answers = yield collector.steps
         return [
-            _read(group, one.template, _part_of(answers[at], index))
+            read_answer(group, one.template, _part_of(answers[at], index))
             for group, one, (at, index) in zip(run, encoded, indexes, strict=True)
         ]
+
+    def reserve(self, group: Group, decide_first: Callable[[SlotPart], Steps[Answer]]) -> Steps[Answer]:
+        """Decide a reservation in several slots. `decide_first` decides its first part."""
+        (answer,) = yield from _together([self._decide_with_receipts(group, decide_first)])
+        return answer
 
     def rest(self, decided: Sequence[Answer], left: int) -> list[Answer]:
         """Return the answers to groups of later runs, if they need not be sent because the one server has failed."""
         return [decided[0]] * left if not self._slotted and are_faults(decided) else []
 
-    def _parts(self, group: Group) -> list[SlotPart]:
+    def parts(self, group: Group) -> list[SlotPart]:
         """Divide a group by slots. The client's slot comes first, with the penalty: a blocked client is not charged."""
+        if not self._slotted:
+            return [SlotPart(0, tuple(range(len(group.checks))), group)]
         if len(group.checks) == 1 and group.penalty is None:  # the common case
             return [SlotPart(slot_of_check(group.checks[0]), (0,), group)]
         indexes: dict[int, list[int]] = {}
@@ -120,15 +127,15 @@ class SlotPlanner:
         if group.idempotency is not None:
             plain = group._replace(idempotency=None)
             if group.idempotency.is_receipt and not group.peek:
-                return self._decide_with_receipts(group, plain)
+                return self._decide_with_receipts(group, self._decide_whole)
             return self._decide(plain) if group.peek else self._decide_once(group, plain)
-        parts = self._parts(group)
+        parts = self.parts(group)
         return self._decide_whole(parts[0]) if len(parts) == 1 else self._decide_parts(group, parts)
 
     def _decide_whole(self, part: SlotPart) -> Steps[Answer]:
         encoded = self._encoder.group(part.group)
         (answer,) = yield [step_of(part.slot, encoded)]
-        return _read(part.group, encoded.template, answer)
+        return read_answer(part.group, encoded.template, answer)
 
     def _decide_once(self, group: Group, plain: Group) -> Steps[Answer]:
         """Claim the idempotency key, decide, and store the answer; or wait for another caller that claimed it."""
@@ -172,21 +179,22 @@ class SlotPlanner:
             if part.group.penalty is not None and result.block is not None and not result.outcomes:
                 return Result(result.now_us, (), result.block)  # the client is blocked
             decided.append(result)
-            if _refuses(part, result):
+            if is_refused(part, result):
                 return (yield from self._refuse(group, parts, decided))
-        return Result(decided[0].now_us, _merge(parts, decided))
+        return Result(decided[0].now_us, merge_outcomes(parts, decided))
 
-    def _decide_with_receipts(self, group: Group, plain: Group) -> Steps[Answer]:
+    def _decide_with_receipts(self, group: Group, decide_first: Callable[[SlotPart], Steps[Answer]]) -> Steps[Answer]:
         """Decide a group slot by slot. Each slot stores the answer to its part in the same step as the charge.
 
         So a part is charged once, and undone once, however often it is tried, even if a reply was lost. A part that was
         undone always refuses after that.
         """
-        parts = [_with_receipt(part, group.idempotency) for part in self._parts(plain)]
+        plain = group._replace(idempotency=None)
+        parts = [with_receipt(part, group.idempotency) for part in self.parts(plain)]
         decided: list[Result] = []
         kind: type[Result] = Result
         for part in parts:
-            result = yield from self._decide_whole(part)
+            result = yield from (self._decide_whole(part) if decided else decide_first(part))
             if isinstance(result, StoreError):
                 yield self._undo_once_steps(parts)
                 return _possibly_charged(result)
@@ -198,10 +206,10 @@ class SlotPlanner:
             if part.group.penalty is not None and result.block is not None and not result.outcomes:
                 return kind(result.now_us, (), result.block)  # the client is blocked
             decided.append(result)
-            if _refuses(part, result):
+            if is_refused(part, result):
                 refused = yield from self._refuse(group, parts, decided)
                 return kind(*refused)
-        return kind(decided[0].now_us, _merge(parts, decided))
+        return kind(decided[0].now_us, merge_outcomes(parts, decided))
 
     def _undo_once_steps(self, parts: list[SlotPart]) -> list[SlotStep]:
         """Return steps that undo parts with receipts, whether they were charged or not."""
@@ -214,18 +222,27 @@ class SlotPlanner:
         answers = yield [step_of(part.slot, one) for part, one in zip(parts, encoded, strict=True)]
         looked: list[Result] = []
         for part, one, answer in zip(parts, encoded, answers, strict=True):
-            result = _read(part.group, one.template, answer)
+            result = read_answer(part.group, one.template, answer)
             if not isinstance(result, Result):
                 return result
             looked.append(result)
         if group.penalty is not None and looked[0].block is not None:
             return Result(looked[0].now_us, (), looked[0].block)
-        return Result(looked[0].now_us, _merge(parts, looked))
+        return Result(looked[0].now_us, merge_outcomes(parts, looked))
 
     def _refuse(self, group: Group, parts: list[SlotPart], decided: list[Result]) -> Steps[Result]:
-        """Undo the parts before the last one, which refused, and read the state of the others."""
+        """Undo the parts before the last one, which refused, and read the state of the others.
+
+        A request that waits for slots gets its place in the queues of all parts: before a part is undone, so that it
+        does not lose its turn, and after a part was read, whose figures would count the request itself.
+        """
         refused = decided[-1]
         *before, _ = decided
+        waiting = concurrency.waiting_checks(group, refused.now_us)
+        queues = waiting and not concurrency.lacks_more_than_slots(parts[len(before)].group.checks, refused.outcomes)
+        earlier = {part.slot for part in parts[: len(before)]}
+        if queues and earlier:
+            yield self._each_queue(concurrency.QUEUE, [one for one in waiting if slot_of_check(one) in earlier])
         steps = self._undo_steps(parts, before)
         for part in parts[len(decided) :]:
             peeked = self._encoder.group(part.group._replace(peek=True, idempotency=None))
@@ -238,8 +255,14 @@ class SlotPlanner:
                 continue
             at = index if index < len(before) else index - 1
             known = before[index] if index < len(before) else None
-            looked.append(_result_of_part(part, steps[at].template, answers[at], known))
-        outcomes = _merge(parts, looked)
+            result = result_of_part(part, steps[at].template, answers[at], known)
+            looked.append(result if known is None or not queues else with_waits_of(known, result))
+        outcomes = merge_outcomes(parts, looked)
+        if waiting and concurrency.lacks_more_than_slots(group.checks, outcomes):
+            yield self._each_queue(concurrency.RELEASE, waiting)
+        elif len(decided) < len(parts) and queues:
+            later = {part.slot for part in parts[len(decided) :]}
+            yield self._each_queue(concurrency.QUEUE, [one for one in waiting if slot_of_check(one) in later])
         block = refused.block
         check = binding(group.checks, outcomes)
         if group.penalty is not None and before and check is not None:  # else the refusal was in the client's own slot
@@ -250,6 +273,12 @@ class SlotPlanner:
             block = None if counted is None else counted.block
         return Result(refused.now_us, outcomes, block)
 
+    def _each_queue(self, verb: str, checks: Sequence[Check]) -> list[SlotStep]:
+        """Return steps that queue for the slots of these checks, or leave their queues."""
+        encode, now_us, prefix = concurrency.encode, self._now_us(), self._encoder.prefix
+        commands = [(slot_of_check(check), encode(verb, (check,), now_us, prefix)) for check in checks]
+        return [SlotStep(slot, command=command, closing=True) for slot, command in commands]
+
     def _undo_steps(self, parts: list[SlotPart], decided: list[Result]) -> list[SlotStep]:
         """Return steps that undo parts that were charged, and then read their state."""
         steps = []
@@ -257,20 +286,9 @@ class SlotPlanner:
             if part.group.idempotency is not None:
                 undone = self._encoder.undo_once(part.group)
             else:
-                undone = self._encoder.undo(part.group.checks, _charges_of(part, result))
+                undone = self._encoder.undo(part.group.checks, charges_of_part(part, result))
             steps.append(step_of(part.slot, undone, closing=True))
         return steps
-
-
-def _with_receipt(part: SlotPart, key: Idempotency | None) -> SlotPart:
-    """Return a part whose answer is stored in its own slot."""
-    assert key is not None
-    group = part.group
-    names = [check.key for check in group.checks]
-    if not names and group.penalty is not None:
-        names = list(penalty_keys(*group.penalty.client))
-    tag = names[0][names[0].index("{") + 1 : names[0].index("}")] if names else ""
-    return part._replace(group=group._replace(idempotency=key._replace(tag=tag)))
 
 
 def _together(plans: Sequence[Steps[Answer]]) -> Steps[list[Answer]]:
@@ -308,55 +326,6 @@ def _together(plans: Sequence[Steps[Answer]]) -> Steps[list[Answer]]:
 def _part_of(answer: list[Figures | StoreError] | StoreError, index: int) -> Figures | StoreError:
     """Return the answer to one request of a step."""
     return answer if isinstance(answer, StoreError) else answer[index]
-
-
-def _read(group: Group, template: CommandTemplate, answer: Figures | StoreError) -> Answer:
-    """Return the answer to the only request of a group."""
-    if isinstance(answer, StoreError):
-        return answer
-    result = template.read(*answer)
-    if result is None:
-        assert group.idempotency is not None
-        return IdempotencyConflict.of(group.idempotency.key)
-    return result
-
-
-def _refuses(part: SlotPart, result: Result) -> bool:
-    return any(
-        check.enforced and outcome.wait_us for check, outcome in zip(part.group.checks, result.outcomes, strict=True)
-    )
-
-
-def _merge(parts: Sequence[SlotPart], results: Sequence[Result]) -> tuple[Outcome, ...]:
-    """Return the outcomes of parts in the order of the group. Each server reports its own time."""
-    outcomes: dict[int, Outcome] = {}
-    now_us = results[0].now_us
-    for part, result in zip(parts, results, strict=True):
-        for index, outcome in zip(part.indexes, result.outcomes, strict=True):
-            outcomes[index] = outcome if result.now_us == now_us else OutcomeAt.of(outcome, result.now_us)
-    return tuple(outcomes[index] for index in sorted(outcomes))
-
-
-def _charges_of(part: SlotPart, result: Result) -> list[tuple[int, int]]:
-    """Return the time of each charge of a part, and the reset that was returned; -1 and 0 if it was not charged."""
-    return [
-        (result.now_us, outcome.reset_us) if outcome.wait_us == 0 and check.cost else (-1, 0)
-        for check, outcome in zip(part.group.checks, result.outcomes, strict=True)
-    ]
-
-
-def _result_of_part(
-    part: SlotPart, template: CommandTemplate | None, answer: Figures | StoreError, known: Result | None
-) -> Result:
-    """Return the state of a part whose group was refused in another slot; `known` if the server did not report it."""
-    if not isinstance(answer, StoreError):
-        assert template is not None
-        looked = template.read(*answer)
-        assert looked is not None
-        return looked
-    if known is not None:  # perhaps it was not undone
-        return known
-    return Result(0, tuple(Outcome(0, check.quota.capacity, 0) for check in part.group.checks))
 
 
 def _possibly_charged(error: StoreError) -> StoreError:

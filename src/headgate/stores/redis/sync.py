@@ -66,8 +66,9 @@ class RedisStore(RedisOperations):
         self._slotted = self._target.topology == "cluster"
         remember_us, prefix = self._options.remember_us(own_time=clock is not None), self._options.prefix
         denials = DenialCache(remember_us, clock, slotted=self._slotted, prefix=prefix)
-        super().__init__(Encoder(prefix), denials, self._now_us, slotted=self._slotted)
-        self._planner = SlotPlanner(self._options, self._encoder, self._now_us, slotted=self._slotted)
+        encoder = Encoder(prefix)
+        planner = SlotPlanner(self._options, encoder, self._now_us, slotted=self._slotted)
+        super().__init__(encoder, planner, denials, self._now_us, slotted=self._slotted)
         self._topology = Topology(self._make, self._drop)
         self._heard = Condition()  # notified when the topology changes
         self._discovery: Discovery | None = None

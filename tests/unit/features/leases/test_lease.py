@@ -172,15 +172,15 @@ def test_a_refusal_is_remembered_shortly_and_never_beyond_its_end() -> None:
     lease.take_answer(2, Outcome(30_000, 0, 40_000), NOW, 1_000)
     refusal = lease.refusal
     assert refusal is not None
-    assert refusal.stands(2, 1_000)
-    assert not refusal.stands(1, 1_000)
-    assert refusal.stands(3, 30_999)
-    assert not refusal.stands(3, 31_000)
-    assert not refusal.stands(3, 999)  # the clock went back
+    assert refusal.is_valid_for(2, 1_000)
+    assert not refusal.is_valid_for(1, 1_000)
+    assert refusal.is_valid_for(3, 30_999)
+    assert not refusal.is_valid_for(3, 31_000)
+    assert not refusal.is_valid_for(3, 999)  # the clock went back
     assert refusal.at(11_000) == Outcome(20_000, 0, 30_000)
     lease.take_answer(2, Outcome(MINUTE, 0, MINUTE), NOW, 1_000)
     assert lease.refusal is not None
-    assert not lease.refusal.stands(2, 1_000 + REMEMBER_US)
+    assert not lease.refusal.is_valid_for(2, 1_000 + REMEMBER_US)
     lease.take_answer(2, Outcome(NEVER, 5, 0), NOW, 1_000)
     assert lease.refusal is not None
     assert lease.refusal.at(2_000).wait_us == NEVER
@@ -201,8 +201,8 @@ def test_a_refusal_stands_for_a_moment_at_least(quota: Quota, pace: int) -> None
     lease = Lease(Check("r", "space", "alice", quota), 0)
     assert lease.take_answer(1, Outcome(10, 0, 20_000), NOW, 1_000).wait_us == pace
     assert lease.refusal is not None
-    assert lease.refusal.stands(1, 1_000 + pace - 1)
-    assert not lease.refusal.stands(1, 1_000 + pace)
+    assert lease.refusal.is_valid_for(1, 1_000 + pace - 1)
+    assert not lease.refusal.is_valid_for(1, 1_000 + pace)
     assert lease.take_answer(1, Outcome(7_000, 0, 20_000), NOW, 1_000).wait_us == 7_000
 
 

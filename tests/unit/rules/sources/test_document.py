@@ -410,6 +410,20 @@ def test_one_mistake_makes_no_others_of_what_is_right() -> None:
     assert [problem.split(": ")[1] for problem in problems(bad_rule)] == ["dimension"]
 
 
+@pytest.mark.parametrize(
+    "quota",
+    [
+        "algorithm = 'concurrency'",
+        "window = 'month'\ncalendar = true",
+        "window = 1\nalgorithm = 'sliding_window_log'",
+    ],
+)
+def test_fields_that_are_only_checked_when_others_are_right_hide_no_mistakes(quota: str) -> None:
+    rule = f"[[rules]]\nid = 'b'\nlimit = 2\n{quota}\nsync = 'leased'\nregions = 'synced'\n"
+    named = [problem.split(": ")[:2] for problem in problems("[[rules]]\nid = 'a'\nlimit = 0\nwindow = 1\n" + rule)]
+    assert named == [["rule 'a'", "limit"], ["rule 'b'", "sync"], ["rule 'b'", "regions"]]
+
+
 def test_exemptions_may_overlap() -> None:
     text = "".join(
         f"[[exemptions]]\ntype = 'ip'\nvalue = '{value}'\n" for value in ("10.0.0.0/8", "10.0.0.0/8", "::/0")

@@ -7,12 +7,17 @@ import json
 from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headgate import Rule
 from headgate.errors import InvalidCheck, StoreUnavailable
 from headgate.rules import Snapshot
+from headgate.rules.facts import FactNames
 from headgate.service.data_plane import DataPlane
 from headgate.service.protos.rls_pb2 import HOUR, MINUTE, RateLimitDescriptor, RateLimitRequest, RateLimitResponse
+from headgate.service.rpc.descriptors import DescriptorFacts, read_request
 from headgate.service.rpc.envoy import RateLimitService
 from tests.unit.service.rpc.test_rate_limiter import NOW, World, answer
 
@@ -216,3 +221,49 @@ def test_entries_that_no_rule_can_name_are_left_out_and_logged_once(
     told = [record.getMessage() for record in caplog.records if "descriptor" in record.getMessage()]
     assert len(told) == 1
     assert "unknown fact 'usr'; did you mean 'user'?" in told[0]
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        RateLimitRequest(domain="edge", descriptors=[descriptor(("user", "u"), ("a", "b")), descriptor()]),
+        RateLimitRequest(domain="edge", descriptors=[descriptor(("user", "é"), ("a", ""), ("", "b"))]),
+        RateLimitRequest(domain="edge", descriptors=[descriptor(("user", "u" * 200))]),
+        RateLimitRequest(domain="d" * 200, descriptors=[descriptor(("user", "u"))]),
+        RateLimitRequest(domain="edge", descriptors=[descriptor(*[("k" * 30, "v" * 30)] * 9)]),
+        RateLimitRequest(domain="edge", descriptors=[descriptor(("user", "u"), hits=3)], hits_addend=2),
+    ],
+    ids=["common", "empty fields", "long value", "long domain", "long descriptor", "hits"],
+)
+def test_requests_are_read_as_protobuf_reads_them(request_bytes: RateLimitRequest) -> None:
+    domain, descriptors, hits = read_request(request_bytes.SerializeToString())
+    assert (domain.decode(), hits) == (request_bytes.domain, request_bytes.hits_addend or 1)
+    assert [list(zip(one.keys, one.values, strict=True)) for one in descriptors] == [
+        [(entry.key.encode(), entry.value) for entry in one.entries] for one in request_bytes.descriptors
+    ]
+
+
+def find_facts(received: bytes) -> list[dict[str, str]]:
+    domain, descriptors, _ = read_request(received)
+    found = DescriptorFacts()
+    return [found.facts(domain, one, FactNames()) for one in descriptors]
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_are_read_otherwise_than_protobuf_reads_them(tail: bytes) -> None:
+    received = RateLimitRequest(domain="d", descriptors=[descriptor(("k", "v"))]).SerializeToString() + tail
+    try:
+        expected = RateLimitRequest.FromString(received)
+    except DecodeError:
+        with pytest.raises((DecodeError, InvalidCheck)):
+            find_facts(received)
+        return
+    try:
+        domain, descriptors, _ = read_request(received)
+    except InvalidCheck:
+        assert not expected.domain
+        return
+    assert domain.decode() == expected.domain
+    assert [list(zip(one.keys, one.values, strict=True)) for one in descriptors] == [
+        [(entry.key.encode(), entry.value) for entry in one.entries] for one in expected.descriptors
+    ]

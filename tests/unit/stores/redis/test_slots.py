@@ -12,8 +12,9 @@ from headgate.core.quota import Quota
 from headgate.stores.redis.denial_cache import DenialCache
 from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.program import PlanProgram
-from headgate.stores.redis.reservations import KEYS
-from headgate.stores.redis.slots import RESERVATIONS, slot_of, slot_of_key
+from headgate.stores.redis.reservation_slots import KEYS, ending_of, slot_of_id, tag_of_slot
+from headgate.stores.redis.reservations import keys_of
+from headgate.stores.redis.slots import RESERVATIONS, SLOTS, slot_of, slot_of_key
 from headgate.testing.contract import HOSTILE
 
 
@@ -43,5 +44,17 @@ def test_a_penalty_is_in_the_slot_of_its_clients_limits() -> None:
     assert {slot_of_key(one) for one in penalty_keys("user", "alice")} == {slot_of_key(limits)}
 
 
-def test_reservations_have_one_slot() -> None:
-    assert {key_slot(name.encode()) for name in KEYS} == {RESERVATIONS}
+def test_the_register_of_reservations_and_records_that_name_no_slot_have_one_slot() -> None:
+    assert {key_slot(name.encode()) for name in (*KEYS, *keys_of("reservations"))} == {RESERVATIONS}
+    assert tag_of_slot(RESERVATIONS) == "reservations"
+
+
+def test_records_can_be_in_any_slot() -> None:
+    for slot in range(SLOTS):
+        assert {key_slot(name.encode()) for name in keys_of(tag_of_slot(slot))} == {slot}
+
+
+def test_the_id_of_a_reservation_tells_the_slot_of_its_record() -> None:
+    assert all(slot_of_id("a-Random_id" + ending_of(slot)) == slot for slot in range(SLOTS))
+    for other in ("", "a-Random_id", "id.", "id.xyz", "id.4000", "id.-1", "id.1.", "..", "id.99999999999999999999"):
+        assert slot_of_id(other) == RESERVATIONS

@@ -1,0 +1,33 @@
+"""Programs: the compiled programs of the plans in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from headgate.rules.holder import Holder
+from headgate.rules.plan import RulePlan
+from headgate.stores.program import Program
+
+MAX_PROGRAMS: Final = 16_384  # to remember: compiling one takes as long as ten checks
+
+
+class Programs(dict[RulePlan, Program]):
+    """Programs by plan: `programs[plan]` compiles a program on first use.
+
+    Plans belong to a snapshot. When the rules have changed, the programs of former plans are dropped.
+    """
+
+    def __init__(self, holder: Holder, compile_plan: Callable[[RulePlan], Program]) -> None:
+        super().__init__()
+        self._holder = holder
+        self._compiled_for = holder.current
+        self._compile = compile_plan
+
+    def __missing__(self, plan: RulePlan) -> Program:
+        snapshot = self._holder.current
+        if snapshot is not self._compiled_for or len(self) >= MAX_PROGRAMS:
+            self.clear()
+            self._compiled_for = snapshot
+        program = self[plan] = self._compile(plan)
+        return program

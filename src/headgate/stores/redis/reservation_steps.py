@@ -1,0 +1,163 @@
+"""How a Redis store keeps reservations, as steps: charge and record, claim, renew and expire. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headgate.core.check import Answer, Group, Result
+from headgate.core.reservation import PENDING_US, Claim, Expired, Record, ReservationAnswer, new_id
+from headgate.errors import StoreError
+from headgate.stores.redis import reservation_slots, reservations, script
+from headgate.stores.redis.encoding import Encoder
+from headgate.stores.redis.reservation_slots import SOON_US, ReservationSlots, ending_of, slot_of_id, tag_of_slot
+from headgate.stores.redis.slot_parts import SlotPart, is_refused, read_answer
+from headgate.stores.redis.slot_planner import SlotPlanner
+from headgate.stores.redis.slots import RESERVATIONS
+from headgate.stores.redis.steps import SlotStep, Steps, take_one, unwrap
+
+
+class ReservationSteps:
+    """The steps of one store. `own_us` is the time by this process, to know when reservations expire."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        planner: SlotPlanner,
+        now_us: Callable[[], int | None],
+        own_us: Callable[[], int],
+        *,
+        slotted: bool,
+    ) -> None:
+        self.slots = ReservationSlots()
+        self._encoder = encoder
+        self._prefix = encoder.prefix
+        self._planner = planner
+        self._now_us = now_us
+        self._own_us = own_us
+        self._slotted = slotted
+
+    def new_id(self, charge: Group) -> str:
+        """Return the id of a new reservation. On a cluster, it ends with the slot of the first part that is charged."""
+        return new_id() + ending_of(self._planner.parts(charge)[0].slot) if self._slotted else new_id()
+
+    def reserve(self, name: str, pending: Record, ttl_us: int) -> Steps[ReservationAnswer]:
+        """Charge a reservation. The call that charges its first part stores the record.
+
+        A request in one slot is charged and recorded in one step. Of any other, the pending record is stored, and each
+        part keeps a receipt, until the caller renews the record.
+        """
+        slot = slot_of_id(name)
+        yield from self._register(slot, ttl_us)
+        parts = self._planner.parts(pending.charge)
+        is_whole, is_stored = len(parts) == 1, False
+        lives_us = ttl_us if is_whole else PENDING_US
+
+        def charge_first(part: SlotPart) -> Steps[Answer]:
+            nonlocal is_stored
+            now_us, (template, request) = self._now_us(), self._encoder.group(part.group)
+            hold = reservations.encode_hold(name, pending.encode(), lives_us, now_us, self._prefix, self._tag(slot))
+            check = template.command((request,), now_us)
+            command = reservations.encode_reserve(check, part.group, hold, is_whole=is_whole)
+            (reply,) = yield [SlotStep(part.slot, command=command)]
+            if isinstance(reply, StoreError):
+                return reply
+            answer = read_answer(part.group, template, (reply[0], reply[1:]))
+            is_stored = isinstance(answer, Result) and not (answer.block or is_refused(part, answer))
+            return answer
+
+        if is_whole:
+            answer = yield from charge_first(parts[0])
+        else:
+            answer = yield from self._planner.reserve(pending.group, charge_first)
+        if isinstance(answer, StoreError):
+            raise answer
+        if is_stored:
+            self._watch(name, lives_us)
+        return ReservationAnswer(answer, is_stored and not is_whole)
+
+    def save(self, name: str, record: str, ttl_us: int) -> Steps[None]:
+        slot, now_us = slot_of_id(name), self._now_us()
+        yield from self._register(slot, ttl_us)
+        command = reservations.encode_hold(name, record, ttl_us, now_us, self._prefix, self._tag(slot))
+        yield from take_one(self._step(slot, command))
+        self._watch(name, ttl_us)
+
+    def renew(self, name: str, record: str, ttl_us: int) -> Steps[bool]:
+        slot, now_us = slot_of_id(name), self._now_us()
+        command = reservations.encode_renew(name, record, ttl_us, now_us, self._prefix, self._tag(slot))
+        (renewed,) = yield from take_one(self._step(slot, command))
+        if renewed:
+            self._watch(name, ttl_us)
+        return bool(renewed)
+
+    def take(self, name: str) -> Steps[Claim | None]:
+        slot = slot_of_id(name)
+        command = reservations.encode_claim(name, self._now_us(), self._prefix, self._tag(slot))
+        claim = reservations.decode_claim((yield from take_one(self._step(slot, command))))
+        self.slots.forget(name)
+        return claim
+
+    def expire(self) -> Steps[Expired]:
+        """Take out expired reservations: of the slot `{reservations}`, and on a cluster, of two kinds of slots.
+
+        These are slots in which this process knows of an expired reservation, and slots that the register hands out,
+        because other processes may have left reservations there.
+        """
+        now_us, own_us = self._now_us(), self._own_us()
+        if not self._slotted:
+            return reservations.decode_expire((yield from take_one(self._search(RESERVATIONS, now_us))))
+        slots = [RESERVATIONS, *self.slots.take_due(own_us)]
+        due = SlotStep(RESERVATIONS, command=reservation_slots.encode_due(now_us, self._prefix))
+        handed_out, *answers = yield [due, *(self._search(slot, now_us) for slot in slots)]
+        if not isinstance(handed_out, StoreError):
+            others = [slot for slot in self.slots.read_due(handed_out) if slot not in slots]
+            if others:
+                answers += yield [self._search(slot, now_us) for slot in others]
+                slots += others
+        return self._gather(slots, answers, own_us)
+
+    def _gather(self, slots: Sequence[int], answers: Sequence[Any], own_us: int) -> Expired:
+        """Gather what several slots handed out. The slot of `{reservations}` is the first.
+
+        Any other slot that could not be searched, or in which a reservation expires soon, is searched again soon.
+        Raises the fault of the first slot if the others handed out nothing.
+        """
+        records: list[str] = []
+        nexts: list[int] = []
+        for slot, answer in zip(slots, answers, strict=True):
+            again_us: int | None = SOON_US
+            if not isinstance(answer, StoreError):
+                some, again_us = reservations.decode_expire(answer)
+                records += some
+            if slot == RESERVATIONS:
+                nexts += [] if again_us is None else [again_us]
+            elif again_us is not None and again_us <= SOON_US:
+                self.slots.watch_slot(slot, own_us + again_us)
+        if not records:
+            unwrap(answers[0])
+        known_us = self.slots.next_us(own_us)
+        nexts += [] if known_us is None else [known_us]
+        return Expired(tuple(records), min(nexts, default=None))
+
+    def _register(self, slot: int, ttl_us: int) -> Steps[None]:
+        """Register a slot, unless this process has done so lately."""
+        own_us = self._own_us()
+        if self._slotted and not self.slots.is_registered(slot, own_us, ttl_us):
+            command = reservation_slots.encode_register(slot, ttl_us, self._now_us(), self._prefix)
+            reply = yield from take_one(SlotStep(RESERVATIONS, command=command))
+            self.slots.note_registered(slot, own_us, ttl_us, reply)
+
+    def _search(self, slot: int, now_us: int | None) -> SlotStep:
+        return self._step(slot, reservations.encode_expire(now_us, self._prefix, self._tag(slot)))
+
+    def _step(self, slot: int, command: script.Command) -> SlotStep:
+        return SlotStep(slot if self._slotted else 0, command=command)
+
+    def _tag(self, slot: int) -> str:
+        return tag_of_slot(slot if self._slotted else RESERVATIONS)
+
+    def _watch(self, name: str, ttl_us: int) -> None:
+        """Remember when a reservation expires. Every search covers the slot of `{reservations}`, so not for that."""
+        if self._slotted and slot_of_id(name) != RESERVATIONS:
+            self.slots.watch(name, self._own_us() + ttl_us)
