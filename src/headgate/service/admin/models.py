@@ -23,8 +23,8 @@ Duration = float | str
 Name = Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 Weekday = Annotated[str, Field(pattern=f"^({'|'.join(WEEKDAYS)})$")]
 Anchor = Annotated[
-    Annotated[int, Field(ge=0, le=31)] | Weekday,
-    Field(description="Where a user's calendar periods begin: a day of the month, a weekday, or an hour."),
+    Annotated[int, Field(ge=1, le=31)] | Weekday,
+    Field(description="Where a user's calendar months or weeks begin: a day of the month, or a weekday."),
 ]
 Action = Literal["create", "update", "delete", "reset"]
 
