@@ -15,9 +15,12 @@ import http_sf
 import httpx
 import pytest
 
+from headgate import AsyncLimiter
 from headgate.db import Changes, TokenTable
 from headgate.db.tokens import hash_of
 from headgate.rules.sources.document import snapshot_of
+from headgate.service.admin.context import OWN_RULES
+from headgate.testing import FakeClock
 from tests.acceptance.admin import Served, served
 
 RULE = {"id": "search", "limit": 2, "window": "1h", "algorithm": "fixed_window"}
@@ -574,7 +577,15 @@ def test_paths_and_methods_that_there_are_not(http: httpx.Client) -> None:
     assert wrong.headers["allow"] == "GET, POST"
 
 
-def test_callers_are_told_their_limits_and_held_to_them(node: Served) -> None:
+@pytest.fixture
+def timeless_node(migrated_url: str) -> Iterator[Served]:
+    """A node whose limits of callers count by a clock that stands still: no call falls into the next minute."""
+    with served(migrated_url, limits=AsyncLimiter(OWN_RULES, clock=FakeClock(start=1_000_000.0))) as running:
+        yield running
+
+
+def test_callers_are_told_their_limits_and_held_to_them(timeless_node: Served) -> None:
+    node = timeless_node
     with node.client(node.token("busy", "admin", ["rules", "users"])) as client:
         read = client.get("/api/v1/rules")
         assert read.headers["x-ratelimit-limit"] == "1000"
