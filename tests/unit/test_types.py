@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     fetched: Coroutine[Any, Any, bytes] = fetch("x")
 
-    @async_limiter.limit("5/minute")  # type: ignore[arg-type]
+    @async_limiter.limit("5/minute")  # type: ignore[type-var]
     def not_async() -> None: ...
 
     Quota(5, "1m", algorithm="gcra")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, Self, TypeVar
+from collections.abc import Callable
+from typing import Any, Self
 
 from headgate.core.cost import Cost, checked_cost, whole_cost
 from headgate.core.decision import Decision
@@ -19,7 +18,15 @@ from headgate.limiter.async_checks import AsyncChecks
 from headgate.limiter.async_readiness import probe_async
 from headgate.limiter.async_reservations import AsyncReservation
 from headgate.limiter.async_slots import Acquiring, AsyncSlot
-from headgate.limiter.decorator import Key, limit_async_function, quota_of, rule_name
+from headgate.limiter.decorator import (
+    AsyncReturned,
+    Key,
+    P,
+    limit_async_function,
+    needs_event_loop,
+    quota_of,
+    rule_name,
+)
 from headgate.limiter.explanation import MAX_TIERS, conclude
 from headgate.limiter.prepared_check import NO_SUBJECT, Subject
 from headgate.limiter.reservation_records import correction, log_uncorrected
@@ -30,9 +37,6 @@ from headgate.rules.explanation import Explanation, explain_rules, other_tiers
 from headgate.rules.holder import Source
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.protocol import AsyncClearingStore
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class AsyncLimiter(AsyncChecks):
@@ -210,18 +214,19 @@ class AsyncLimiter(AsyncChecks):
 
     def limit(
         self, quota: str | Quota, *, key: Key | None = None, cost: int = 1, name: str | None = None
-    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
+    ) -> Callable[[Callable[P, AsyncReturned]], Callable[P, AsyncReturned]]:
         """Decorate a function: a refused call raises `RateLimited` instead of running.
 
         `key` gets the call's arguments and returns the subject; without it, all calls count together. Calls are counted
-        per function, or per `name`. A `Limiter` decorates both sync and async functions.
+        per function, or per `name`. A `Limiter` decorates both sync and async functions. A generator is checked when
+        its first item is asked for, and holds its slots until it ends or is closed.
 
-        With asyncio, the function must be async.
+        With asyncio, the function must be async, or an async generator.
         """
         quota, cost = quota_of(quota), whole_cost(cost)
 
-        def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-            if not inspect.iscoroutinefunction(function):  # async only
+        def decorate(function: Callable[P, AsyncReturned]) -> Callable[P, AsyncReturned]:
+            if not needs_event_loop(function):  # async only
                 called = name or rule_name(function)
                 raise InvalidCheck(f"{called} is not async: decorate it with the limit of a Limiter instead")
             limiter = self.sibling(quota, name=name or rule_name(function))

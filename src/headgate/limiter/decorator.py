@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 from uuid import UUID
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from headgate.limiter.slots import Slot
 
 P = ParamSpec("P")
-R = TypeVar("R")
+Returned = TypeVar("Returned")
+AsyncReturned = TypeVar("AsyncReturned", bound=Coroutine[Any, Any, Any] | AsyncIterator[Any])
 Subject = str | int | UUID
 
 
@@ -33,8 +35,14 @@ class SubjectOfCall(Protocol):
 Key = str | Callable[[], Subject] | Callable[[Any], Subject] | Callable[[Any, Any], Subject] | SubjectOfCall
 
 
-def limit_function(limiter: Limiter, function: Callable[P, R], key: Key | None, cost: int) -> Callable[P, R]:
-    """Return a function, sync or async, that `limiter` checks before each call. Slots are held while it runs."""
+def limit_function(
+    limiter: Limiter, function: Callable[P, Returned], key: Key | None, cost: int
+) -> Callable[P, Returned]:
+    """Return a function, sync or async, that `limiter` checks before each call. Slots are held while it runs.
+
+    A generator, sync or async, runs from its first item until it ends or is closed: it is checked then, and a refusal
+    is raised where the first item is asked for.
+    """
     holds = has_slots(limiter)
 
     def acquire(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Slot:
@@ -45,31 +53,28 @@ def limit_function(limiter: Limiter, function: Callable[P, R], key: Key | None, 
         if not decision.allowed:
             raise RateLimited(decision)
 
-    if inspect.iscoroutinefunction(function):
+    async def enter_async(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if limiter.in_memory:
+            enter(args, kwargs)
+        else:  # in a thread, so that a slow store does not block the event loop
+            await asyncio.to_thread(enter, args, kwargs)
+
+    if needs_event_loop(function):
+        return _run_async(function, enter_async, partial(_hold_by_thread, acquire) if holds else None)
+    if inspect.isgeneratorfunction(function):
 
         @wraps(function)
-        async def limited_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+        def limited_generator(*args: Any, **kwargs: Any) -> Any:
             if holds:
-                acquiring = asyncio.ensure_future(asyncio.to_thread(acquire, args, kwargs))
-                try:
-                    slot = await asyncio.shield(acquiring)
-                except asyncio.CancelledError:
-                    acquiring.add_done_callback(_release_late)
-                    raise
-                try:
-                    return await function(*args, **kwargs)
-                finally:
-                    await asyncio.shield(asyncio.to_thread(slot.release))
-            if limiter.in_memory:
-                enter(args, kwargs)
-            else:  # in a thread, so that a slow store does not block the event loop
-                await asyncio.to_thread(enter, args, kwargs)
-            return await function(*args, **kwargs)
+                with acquire(args, kwargs):
+                    return (yield from function(*args, **kwargs))
+            enter(args, kwargs)
+            return (yield from function(*args, **kwargs))
 
-        return cast("Callable[P, R]", limited_async)
+        return cast("Callable[P, Returned]", limited_generator)
 
     @wraps(function)
-    def limited(*args: P.args, **kwargs: P.kwargs) -> R:
+    def limited(*args: P.args, **kwargs: P.kwargs) -> Returned:
         if holds:
             with acquire(args, kwargs):
                 return function(*args, **kwargs)
@@ -80,28 +85,92 @@ def limit_function(limiter: Limiter, function: Callable[P, R], key: Key | None, 
 
 
 def limit_async_function(
-    limiter: AsyncLimiter, function: Callable[P, Coroutine[Any, Any, R]], key: Key | None, cost: int
-) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Return an async function that `limiter` checks before each call. Slots are held while it runs."""
-    holds = has_slots(limiter)
+    limiter: AsyncLimiter, function: Callable[P, AsyncReturned], key: Key | None, cost: int
+) -> Callable[P, AsyncReturned]:
+    """Return an async function or generator that `limiter` checks before each call. Slots are held while it runs.
 
-    @wraps(function)
-    async def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-        if holds:
-            async with limiter.acquire(subject_of(key, args, kwargs), cost=cost, renew=True):
-                return await function(*args, **kwargs)
+    A generator is checked when its first item is asked for, and runs until it ends or is closed.
+    """
+
+    def acquire(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
+        return limiter.acquire(subject_of(key, args, kwargs), cost=cost, renew=True)
+
+    async def enter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         decision = await limiter.check(subject_of(key, args, kwargs), cost=cost)
         if not decision.allowed:
             raise RateLimited(decision)
+
+    return _run_async(function, enter, acquire if has_slots(limiter) else None)
+
+
+def _run_async(
+    function: Callable[P, Any],
+    enter: Callable[[tuple[Any, ...], dict[str, Any]], Coroutine[Any, Any, None]],
+    hold: Callable[[tuple[Any, ...], dict[str, Any]], AbstractAsyncContextManager[Any]] | None,
+) -> Callable[P, Any]:
+    """Return an async function or generator that runs while `hold` holds its slots, or, without it, after `enter`."""
+    if inspect.isasyncgenfunction(function):
+
+        @wraps(function)
+        async def limited_generator(*args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[Any, Any]:
+            if hold is None:
+                await enter(args, kwargs)
+            held = nullcontext() if hold is None else hold(args, kwargs)
+            async with held, aclosing(function(*args, **kwargs)) as items:
+                following = anext(items)
+                while True:
+                    try:
+                        item = await following
+                    except StopAsyncIteration:
+                        return
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:  # noqa: BLE001  (the generator may handle it, as in a context manager)
+                        following = items.athrow(error)
+                    else:
+                        following = items.asend(sent)
+
+        return limited_generator
+
+    @wraps(function)
+    async def limited(*args: P.args, **kwargs: P.kwargs) -> Any:
+        if hold is not None:
+            async with hold(args, kwargs):
+                return await function(*args, **kwargs)
+        await enter(args, kwargs)
         return await function(*args, **kwargs)
 
     return limited
+
+
+@asynccontextmanager
+async def _hold_by_thread(
+    acquire: Callable[[tuple[Any, ...], dict[str, Any]], Slot], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> AsyncIterator[None]:
+    """Hold a slot of a sync limiter, which threads acquire and release."""
+    acquiring = asyncio.ensure_future(asyncio.to_thread(acquire, args, kwargs))
+    try:
+        slot = await asyncio.shield(acquiring)
+    except asyncio.CancelledError:
+        acquiring.add_done_callback(_release_late)
+        raise
+    try:
+        yield
+    finally:
+        await asyncio.shield(asyncio.to_thread(slot.release))
 
 
 def _release_late(acquiring: asyncio.Future[Slot]) -> None:
     """Release a slot whose caller was cancelled before it was acquired."""
     if not acquiring.cancelled() and acquiring.exception() is None:
         asyncio.get_running_loop().run_in_executor(None, acquiring.result().release)
+
+
+def needs_event_loop(function: Callable[..., Any]) -> bool:
+    """Return whether a function runs on an event loop: an async function, or an async generator."""
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def has_slots(limiter: Limiter | AsyncLimiter) -> bool:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self
 
 from headgate.core.cost import Cost, checked_cost, whole_cost
 from headgate.core.decision import Decision
@@ -15,7 +15,14 @@ from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.features.leases.status import LeaseStatus
 from headgate.features.regions.protocol import RegionStatus
 from headgate.limiter.checks import Checks
-from headgate.limiter.decorator import Key, limit_function, quota_of, rule_name
+from headgate.limiter.decorator import (
+    Key,
+    P,
+    Returned,
+    limit_function,
+    quota_of,
+    rule_name,
+)
 from headgate.limiter.explanation import MAX_TIERS, conclude
 from headgate.limiter.prepared_check import NO_SUBJECT, Subject
 from headgate.limiter.readiness import probe
@@ -28,9 +35,6 @@ from headgate.rules.explanation import Explanation, explain_rules, other_tiers
 from headgate.rules.holder import Source
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.protocol import ClearingStore
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class Limiter(Checks):
@@ -191,15 +195,16 @@ class Limiter(Checks):
 
     def limit(
         self, quota: str | Quota, *, key: Key | None = None, cost: int = 1, name: str | None = None
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    ) -> Callable[[Callable[P, Returned]], Callable[P, Returned]]:
         """Decorate a function: a refused call raises `RateLimited` instead of running.
 
         `key` gets the call's arguments and returns the subject; without it, all calls count together. Calls are counted
-        per function, or per `name`. A `Limiter` decorates both sync and async functions.
+        per function, or per `name`. A `Limiter` decorates both sync and async functions. A generator is checked when
+        its first item is asked for, and holds its slots until it ends or is closed.
         """
         quota, cost = quota_of(quota), whole_cost(cost)
 
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        def decorate(function: Callable[P, Returned]) -> Callable[P, Returned]:
             limiter = self.sibling(quota, name=name or rule_name(function))
             return limit_function(limiter, function, key, cost)
 

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from functools import partial
 from typing import Any, cast
 
@@ -242,3 +242,109 @@ def test_an_async_function_is_checked_on_the_event_loop_if_counts_are_in_memory(
 
     asyncio.run(work())
     assert threads == [threading.current_thread()]
+
+
+def test_a_generator_is_checked_at_its_first_item_and_delegates(limiter: Limiter) -> None:
+    @limiter.limit("1/minute fixed_window")
+    def echo() -> Generator[str, str, str]:
+        sent = yield "ready"
+        return sent
+
+    unused = echo()
+    unused.close()  # never began: it costs nothing
+    first = echo()
+    assert next(first) == "ready"
+    with pytest.raises(StopIteration, match="hello"):
+        first.send("hello")
+    with pytest.raises(RateLimited):
+        next(echo())
+
+
+def test_a_generator_holds_its_slot_until_it_ends_or_is_closed() -> None:
+    limiter = Limiter("1000/minute")
+
+    @limiter.limit("1 concurrent")
+    def count() -> Iterator[int]:
+        yield from range(2)
+
+    def fails() -> bool:
+        return not allowed(lambda: next(count()))
+
+    items = count()
+    assert next(items) == 0
+    assert fails()
+    assert list(items) == [1]
+    closed = count()
+    assert next(closed) == 0
+    assert fails()
+    cast("Generator[int, None, None]", closed).close()
+    assert not fails()
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_an_async_generator_holds_its_slot_until_it_ends_or_is_closed(kind: type[Limiter] | type[AsyncLimiter]) -> None:
+    ended = []
+
+    async def count() -> AsyncGenerator[int, None]:
+        try:
+            for number in range(2):
+                yield number
+        finally:
+            ended.append(True)
+
+    async def main() -> None:
+        limited = kind("1000/minute").limit("1 concurrent")(count)
+        assert inspect.isasyncgenfunction(limited)
+        items = limited()
+        assert await anext(items) == 0
+        with pytest.raises(RateLimited):
+            await anext(limited())
+        assert [item async for item in items] == [1]
+        closed = limited()
+        assert await anext(closed) == 0
+        await closed.aclose()
+        assert ended == [True, True]
+        assert [item async for item in limited()] == [0, 1]
+
+    asyncio.run(main())
+
+
+def test_an_async_generator_counts_once(limiter: Limiter, async_limiter: AsyncLimiter) -> None:
+    async def main(each: Limiter | AsyncLimiter) -> None:
+        async def pair() -> AsyncGenerator[str, None]:
+            yield "a"
+            yield "b"
+
+        letters = each.limit("1/minute fixed_window", name="letters")(pair)
+        assert [letter async for letter in letters()] == ["a", "b"]
+        with pytest.raises(RateLimited):
+            await anext(letters())
+
+    asyncio.run(main(limiter))
+    asyncio.run(main(async_limiter))
+
+
+def test_an_async_generator_gets_what_its_caller_sends_and_throws() -> None:
+    limiter = AsyncLimiter("1000/minute")
+    seen: list[object] = []
+
+    @limiter.limit("1 concurrent")
+    async def session() -> AsyncGenerator[str, str]:
+        try:
+            seen.append((yield "ready"))
+            yield "again"
+        except LookupError as error:
+            seen.append(error)
+            raise
+
+    async def main() -> None:
+        items = session()
+        assert await anext(items) == "ready"
+        assert await items.asend("hello") == "again"
+        error = LookupError("no such row")
+        with pytest.raises(LookupError, match="no such row"):
+            await items.athrow(error)
+        assert seen == ["hello", error]
+        assert [item async for item in session()] == ["ready", "again"], "the slot was not released"
+
+    asyncio.run(main())
