@@ -203,6 +203,20 @@ def test_sparklines_that_come_after_a_search_do_not_go_to_other_rows(browser: Br
     console.close()
 
 
+def test_what_is_typed_while_the_editor_loads_is_previewed(browser: Browser, service: Service) -> None:
+    console = Console(browser, service)
+    page = console.open("/rules")
+    held: list[Any] = []
+    page.route("**/htmx.min.js*", lambda route: held.append(route))  # noqa: PLW0108 (Playwright marks it)
+    page.evaluate("location.href = 'rules/edit?id=login'")
+    page.fill("[name=limit]", "six")
+    until(lambda: page.wait_for_timeout(10) or held)
+    held[0].continue_()
+    expect(page.locator("#preview")).to_contain_text("must be a whole number")
+    assert console.complaints == []
+    console.close()
+
+
 def test_a_rule_is_found_switched_and_edited_with_its_difference_shown(browser: Browser, service: Service) -> None:
     console = Console(browser, service)
     page = console.open("/rules")

@@ -76,7 +76,7 @@ def run(url: str, directory: Path, *, seconds: float = 3.0, kills: int = 2) -> N
         assert [process.wait(60) for process in processes[kills:]] == [0] * (PROCESSES - kills)
     ended = time.monotonic()
     held = [span for number in range(PROCESSES) for span in spans(directory.joinpath(str(number)).read_text())]
-    assert len(held) > 4 * LIMIT, "too few were held to tell anything"  # on a busy machine, it is a few hundred
+    assert len(held) > 2 * LIMIT, "too few were held to tell anything"  # usually a few hundred; 59 on a starved machine
     assert LIMIT / 2 < most_at_once(held) <= LIMIT
     if not kills:
         assert free(url) == LIMIT, "whoever was cancelled left slots behind"

@@ -49,7 +49,8 @@ def run(url: str, directory: Path) -> None:
     assert len(held) > 30, "too few were held to tell anything"
     assert len(said(directory, "waits")) > 20, "too few had to wait"
     assert [arrived for arrived, _ in held] == sorted(arrived for arrived, _ in held)
-    assert limiter_of(url).peek(user="alice").remaining == 1
+    with limiter_of(url) as limiter:
+        assert limiter.peek(user="alice").remaining == 1
 
 
 def test_processes_get_slots_in_order_of_arrival(redis_url: str, tmp_path: Path) -> None:

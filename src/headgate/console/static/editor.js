@@ -16,4 +16,9 @@
   }
   form.addEventListener("change", show);
   show();
+  const isTyped = (one) => (one.type === "checkbox" ? one.checked !== one.defaultChecked : one.value !== (one.defaultValue ?? one.value));
+  const previewTyped = () => {
+    if (Array.from(form.elements).some(isTyped)) form.dispatchEvent(new Event("input"));
+  };
+  document.body.addEventListener("htmx:load", previewTyped, { once: true }); // typed before htmx was there to see it
 })();
