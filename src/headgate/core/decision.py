@@ -165,21 +165,26 @@ class Decision:
         ranked = self.ranked
         return [pair for pair in ranked if pair[0].enforced] if self.reading.plan.shadows else ranked
 
+    def _binding_figures(self) -> tuple[int, int, int]:
+        """Return wait, remaining and reset of the binding limit; zeros when no limit applied."""
+        order = self.order
+        return self.figures[order[0]] if order else _NOTHING
+
     @property
     def limit(self) -> int:
         """What `remaining` counts down from; 0 when no limit applied."""
-        check, _ = self.binding
-        return 0 if check is None else check.quota.capacity
+        limits = self.reading.plan.limits
+        return limits[self.order[0]].quota.capacity if limits else 0
 
     @property
     def remaining(self) -> int:
         """How much of the binding limit is left now."""
-        return self.binding[1].remaining
+        return self._binding_figures()[1]
 
     @property
     def reset_after(self) -> float:
         """Seconds until the whole limit is available again."""
-        return self.binding[1].reset_us / MICROSECONDS
+        return self._binding_figures()[2] / MICROSECONDS
 
     @property
     def reset_at(self) -> float:
@@ -193,7 +198,7 @@ class Decision:
             return 0.0
         if self.reading.plan.refuses:
             return None
-        wait_us = self.binding[1].wait_us
+        wait_us = self._binding_figures()[0]
         return None if wait_us == NEVER else wait_us / MICROSECONDS
 
     @property
@@ -306,11 +311,8 @@ class Decision:
             return plan.reason or "no_rule"
         if not self.allowed:
             return "over_limit"
-        if plan.shadows:
-            for wait_us, _, _ in self.figures:
-                if wait_us != 0:
-                    return "shadow"
-        return "within_limit"
+        is_shadow = plan.shadows and any(wait_us for wait_us, _, _ in self.figures)
+        return "shadow" if is_shadow else "within_limit"
 
     def cause(self) -> tuple[str | None, Reason]:
         """Return the rule that decided and the `reason`, for metrics. Computes figures only if it needs them.
