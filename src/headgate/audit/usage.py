@@ -96,7 +96,7 @@ class UsageCounter:
     def add(self, cost: Cost, decision: Decision) -> None:
         """Count a decision."""
         reading = decision.reading
-        if reading.reason is None and decision.allowed and isinstance(cost, int):
+        if reading.reason is None and decision.allowed and cost.__class__ is int:
             plan = reading.plan
             tally = plan.prepared.get(self)
             if tally is not None:  # which only plans have whose allowed checks are all counted alike

@@ -319,9 +319,9 @@ class Decision:
 
         The rule is the binding one; for the reason `shadow`, it is the shadow rule that would have refused.
         """
-        plan = self.reading.plan
-        if self.allowed and not plan.shadows and plan.limits and self.reading.reason is None:
-            return plan.limits[self.order[0]].rule, "within_limit"
+        causes = self.reading.causes
+        if self.allowed and causes is not None:
+            return causes[self.order[0]]
         reason = self.reason
         if reason == "shadow":  # enforced limits come first, and none of them refuses
             return next(limit.rule for limit, outcome in self.ranked if outcome.wait_us), reason

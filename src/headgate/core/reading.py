@@ -32,7 +32,7 @@ class Reading:
     applies to decisions without limits. `states` remembers which limits are in warning.
     """
 
-    __slots__ = ("low", "order", "plan", "read", "reason", "states")
+    __slots__ = ("causes", "low", "order", "plan", "read", "reason", "states")
 
     def __init__(
         self,
@@ -49,6 +49,11 @@ class Reading:
         self.order = plan.indexes  # the order of the last decision's limits, the most restrictive first
         self.read = read
         self.reason = reason
+        # By limit, the `cause` of a decision that allows the request and that this limit binds; None if the figures
+        # have to tell.
+        self.causes: tuple[tuple[str, Reason], ...] | None = None
+        if plan.limits and not plan.shadows and reason is None:
+            self.causes = tuple([(limit.rule, "within_limit") for limit in plan.limits])
 
     @classmethod
     def of_outcomes(cls, plan: Plan, states: WarningStates | None = None, reason: Reason | None = None) -> Reading:

@@ -115,8 +115,11 @@ class DataPlane:
     def begin_many(self, asks: Sequence[BatchedRequest]) -> list[Decision] | Awaitable[list[Decision]]:
         """Start a `check_many`. Returns the decisions themselves if nothing has to be awaited, as with the memory
         store."""
-        for facts, _, _, _ in asks:
-            if "api_key" in facts or "ip" in facts:
+        rewrites = False
+        for facts, _, _, varying in asks:
+            if varying is None:  # otherwise its facts have the names of those before
+                rewrites = "api_key" in facts or "ip" in facts
+            if rewrites:
                 self._write(facts)
         began = perf_counter()
         decisions = self.limiter.decide_many(asks)
@@ -177,10 +180,10 @@ class DataPlane:
 
     def _observe_all(self, requests: Sequence[BatchedRequest | RequestPart], decisions: Sequence[Decision]) -> None:
         observe = self._observe
-        request: BatchedRequest | RequestPart
         for request, decision in zip(requests, decisions, strict=True):
-            if request.cost:
-                observe(request.facts, request.cost, decision)
+            cost = request[1]
+            if cost:
+                observe(request[0], cost, decision)
 
     def _write(self, facts: dict[str, str]) -> None:
         """Hash the API key, and normalize the address as the middleware does. Anything else stays as it is."""

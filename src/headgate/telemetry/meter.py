@@ -67,11 +67,10 @@ class Meter:
     def record_decision(self, decision: Decision) -> None:
         """Count a decision."""
         reading = decision.reading
-        plan = reading.plan
-        allowed, is_near = decision.allowed, False
-        if allowed and plan.limits and not plan.shadows and reading.reason is None:
+        allowed, causes = decision.allowed, reading.causes
+        if allowed and causes is not None:
             at = decision.order[0]
-            cause: Cause = (plan.limits[at].rule, "within_limit")
+            cause: Cause = causes[at]
             is_near = decision.figures[at][1] <= reading.low[at]
         else:
             cause = decision.cause()

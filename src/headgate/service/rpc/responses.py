@@ -16,44 +16,20 @@ from headgate.service.protos import rate_limiter_pb2 as messages
 
 REMEMBERED: Final = 4_096  # rules
 
+_ALMOST: Final = MICROSECONDS - 1  # added before dividing, to round seconds up
+
 
 def encode(decision: Decision) -> bytes:
     """Return a decision as a CheckResponse: the figures, and the id of a refusal."""
-    figures = encode_figures(decision)
-    return figures if decision.allowed else b"%b\x5a\x1e%b" % (figures, decision.id.encode("ascii"))  # 30 characters
+    parts: list[bytes] = []
+    _append_response(parts, decision)
+    return b"".join(parts)
 
 
 def encode_figures(decision: Decision) -> bytes:
     """Return a decision as a QuotaResponse, or as a CheckResponse without an id: a peek is not recorded."""
-    reading, allowed, now_us = decision.reading, decision.allowed, decision.verdict[0]
-    plan, order = reading.plan, decision.order
-    is_within = allowed and reading.reason is None and not plan.shadows and order
-    said = (allowed, decision.state, "within_limit" if is_within else decision.reason)
-    verdict = _VERDICTS.get(said) or _encode_verdict(said)
-    if not order:
-        figures = b"%b\x28%b" % (verdict, varint(_seconds(now_us)))
-        # A request is refused because no rule applies to it: waiting does not help.
-        return figures if allowed else b"%b\x30%b" % (figures, _NEVER)
-    prepared: list[_LimitParts] | None = plan.prepared.get(encode_figures)
-    if prepared is None:
-        prepared = plan.prepared[encode_figures] = [_encode_limit(limit) for limit in plan.limits]
-    outcomes = decision.figures
     parts: list[bytes] = []
-    for at in order:
-        capacity, response, status, starts = prepared[at]
-        wait_us, remaining, reset_us = outcomes[at]
-        left, reset_at = varint(remaining), _recent_varint(-((now_us + reset_us) // -MICROSECONDS))
-        if not parts:  # the binding limit: its rule, current_count, remaining and reset_at
-            parts = [verdict, response, b"\x10", varint(capacity - remaining), b"\x20", left, b"\x28", reset_at]
-            if not allowed:
-                parts += (b"\x30", _wait(wait_us))  # retry_after
-        if wait_us:  # a later value overrides: not allowed
-            reset_at = b"%b\x10\x00\x38%b" % (reset_at, _wait(wait_us))
-        size = len(left) + len(reset_at) + 2
-        start = starts.get(size)
-        if start is None:
-            start = starts[size] = b"\x52%b%b\x28" % (varint(len(status) + size), status)
-        parts += (start, left, b"\x30", reset_at)
+    _append_figures(parts, decision)
     return b"".join(parts)
 
 
@@ -61,9 +37,60 @@ def encode_batch(decisions: list[Decision]) -> bytes:
     """Return decisions as a CheckBatchResponse."""
     parts: list[bytes] = []
     for decision in decisions:
-        response = encode_figures(decision) if decision.allowed else encode(decision)
-        parts += (b"\x0a", varint(len(response)), response)  # responses
+        at = len(parts)
+        parts.append(b"")
+        parts[at] = _responses_prefix(_append_response(parts, decision))
     return b"".join(parts)
+
+
+def _append_response(parts: list[bytes], decision: Decision) -> int:
+    """Append a CheckResponse. Return its size."""
+    size = _append_figures(parts, decision)
+    if decision.allowed:
+        return size
+    decision_id = decision.id.encode("ascii")
+    parts += (b"\x5a", varint(len(decision_id)), decision_id)
+    return size + len(decision_id) + 2  # it is shorter than 128 bytes
+
+
+def _append_figures(parts: list[bytes], decision: Decision) -> int:
+    """Append a CheckResponse without an id. Return its size."""
+    reading, order, allowed = decision.reading, decision.order, decision.allowed
+    said = (allowed, decision.state, "within_limit" if allowed and reading.causes is not None else decision.reason)
+    verdict = _VERDICTS.get(said) or _encode_verdict(said)
+    figures, now_us = decision.figures, decision.verdict[0]
+    if not order:
+        answer = b"%b\x28%b" % (verdict, varint(_seconds(now_us)))
+        if not allowed:  # a request is refused because no limit applies to it: waiting does not help
+            answer = b"%b\x30%b" % (answer, _NEVER)
+        parts.append(answer)
+        return len(answer)
+    limits: list[_LimitParts] | None = reading.plan.prepared.get(encode_figures)
+    if limits is None:
+        limits = reading.plan.prepared[encode_figures] = [_encode_limit(limit) for limit in reading.plan.limits]
+    size = 0
+    for at in order:
+        capacity, response, status, starts = limits[at]
+        wait_us, remaining, reset_us = figures[at]
+        left, reset_at = varint(remaining), _recent_varint((now_us + reset_us + _ALMOST) // MICROSECONDS)
+        length = len(left) + len(reset_at)
+        if not size:  # the binding limit: its rule, current_count, remaining and reset_at
+            used = varint(capacity - remaining)
+            parts += (verdict, response, b"\x10", used, b"\x20", left, b"\x28", reset_at)
+            size = len(verdict) + len(response) + len(used) + length + 3
+            if not allowed:
+                wait = _wait(wait_us)
+                parts += (b"\x30", wait)  # retry_after
+                size += len(wait) + 1
+        if wait_us:  # a later value overrides: not allowed
+            reset_at = b"%b\x10\x00\x38%b" % (reset_at, _wait(wait_us))
+            length = len(left) + len(reset_at)
+        start = starts.get(length)
+        if start is None:
+            start = starts[length] = b"\x52%b%b\x28" % (varint(len(status) + length + 2), status)
+        parts += (start, left, b"\x30", reset_at)
+        size += len(start) + length + 1
+    return size
 
 
 Verdict = tuple[bool, str, str]  # whether allowed, the state and the reason: a few values each
@@ -78,7 +105,7 @@ def _encode_verdict(said: Verdict) -> bytes:
 
 
 def _seconds(us: int) -> int:
-    return -(us // -MICROSECONDS)
+    return (us + _ALMOST) // MICROSECONDS
 
 
 def _wait(us: int) -> bytes:
@@ -119,10 +146,14 @@ def varint(number: int) -> bytes:
         return _LAST[number]
     if number < 1 << 28:
         return _MORE[number & 16_383] + _LAST[number >> 14]
-    if number < 1 << 42:
-        return _MORE[number & 16_383] + _MORE[number >> 14 & 16_383] + _LAST[number >> 28]
-    return _MORE[number & 16_383] + varint(number >> 14)
+    return _MORE[number & 16_383] + _recent_varint(number >> 14)
 
 
 _NEVER: Final = b"\xff" * 9 + b"\x01"  # -1
-_recent_varint: Final = lru_cache(maxsize=4_096)(varint)  # for times and lengths, which many answers share
+_recent_varint: Final = lru_cache(maxsize=4_096)(varint)  # for times, which many answers share
+
+
+@lru_cache(maxsize=4_096)
+def _responses_prefix(size: int) -> bytes:
+    """Return what precedes a response of this size in a CheckBatchResponse."""
+    return b"\x0a" + varint(size)
