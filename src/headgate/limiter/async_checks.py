@@ -118,9 +118,7 @@ class AsyncChecks:
         self._reservations = AsyncReservations(self._store, self._engine)
         self._slots = AsyncSlots(self._engine, self._here)
         # check("alice") calls its plan's program directly: looking the plan up would take longer than the check itself.
-        program = self._engine.subject_program() if on_refused is None else None
-        # sync: self._subject_program = program  # of check("alice")
-        self._subject_program = program if self.in_memory else None  # async only
+        self._subject_program = self._engine.subject_program() if on_refused is None else None
 
     async def check(
         self,
@@ -150,7 +148,9 @@ class AsyncChecks:
                 and not self._outage.lasts  # `decide` notices the end of an outage
             ):
                 try:
-                    decided: Decision = program((subject,), ONE)
+                    # sync: decided: Decision = program((subject,), ONE)
+                    answer = program((subject,), ONE)  # async only
+                    decided: Decision = answer if answer.__class__ is Decision else await answer  # async only
                 except StoreError as error:
                     return self._engine.decide_subject_without_store(subject, error)
                 return decided

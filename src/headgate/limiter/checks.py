@@ -100,8 +100,7 @@ class Checks:
         self._reservations = Reservations(self._store, self._engine)
         self._slots = Slots(self._engine, self._here)
         # check("alice") calls its plan's program directly: looking the plan up would take longer than the check itself.
-        program = self._engine.subject_program() if on_refused is None else None
-        self._subject_program = program  # of check("alice")
+        self._subject_program = self._engine.subject_program() if on_refused is None else None
 
     def check(
         self,
