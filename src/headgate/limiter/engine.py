@@ -193,16 +193,17 @@ class Engine:
         idempotency = None
         if idempotency_key is not None:
             idempotency = Idempotency(idempotency_key, fingerprint(texts, cost, plan, terms is not None), self.name)
-        extras = _new(Extras, (idempotency, None, 0, slot, arrived_us)) if idempotency is not None or slot else None
-        prepared: PreparedCheck = _new(PreparedCheck, (plan, plan.subjects(texts), costs, peek, extras, 0, None))
         client = client_of(texts) if terms is not None and plan.enforced else None
-        if terms is None or client is None:
-            return prepared
-        at_us, block = self.block_of(client)
-        if idempotency is not None:  # only the store knows the answer to a key
-            block = None
-        extras = Extras(idempotency, Penalty(client, terms), 0, slot, arrived_us)
-        return prepared._replace(extras=extras, at_us=at_us, block=block)
+        penalty, at_us, block = None, 0, None
+        if terms is not None and client is not None:
+            penalty = Penalty(client, terms)
+            at_us, block = self.block_of(client)
+            if idempotency is not None:  # only the store knows the answer to a key
+                block = None
+        has_extras = idempotency is not None or penalty is not None or slot
+        extras = _new(Extras, (idempotency, penalty, 0, slot, arrived_us)) if has_extras else None
+        prepared: PreparedCheck = _new(PreparedCheck, (plan, plan.subjects(texts), costs, peek, extras, at_us, block))
+        return prepared
 
     def log_unmatched(self, plan: RulePlan, texts: dict[str, str]) -> None:
         """Log the first request of a shape to which no rule applies."""
@@ -390,8 +391,10 @@ class Engine:
 
     def _refuse_blocked(self, plan: RulePlan, block: Block, now_us: int) -> Decision:
         """Return the decision for a blocked client. If the rule was removed, another that applies replaces it."""
-        found = [template for template in plan.limits if template.rule == block.rule]
-        template = found[0] if found else self.snapshot.template(block.rule)
-        if template is None:
-            template = next((template for template in plan.limits if template.enforced), plan.limits[0])
-        return refuse_blocked(template, block, now_us)
+        for template in plan.limits:
+            if template.rule == block.rule:
+                return refuse_blocked(template, block, now_us)
+        other = self.snapshot.template(block.rule)
+        if other is None:
+            other = next((template for template in plan.limits if template.enforced), plan.limits[0])
+        return refuse_blocked(other, block, now_us)

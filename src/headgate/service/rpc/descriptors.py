@@ -130,7 +130,8 @@ def _split(received: bytes) -> EnvoyRequest:
         descriptors.append(_new(Descriptor, (keys, values, None, None)))
     if not domain or not descriptors:
         raise IndexError
-    return EnvoyRequest(domain, descriptors)
+    request: EnvoyRequest = _new(EnvoyRequest, (domain, descriptors, 1))
+    return request
 
 
 class _Form(NamedTuple):

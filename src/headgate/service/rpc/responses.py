@@ -146,7 +146,9 @@ def varint(number: int) -> bytes:
         return _LAST[number]
     if number < 1 << 28:
         return _MORE[number & 16_383] + _LAST[number >> 14]
-    return _MORE[number & 16_383] + _recent_varint(number >> 14)
+    if number < 1 << 42:
+        return _MORE[number & 16_383] + _MORE[number >> 14 & 16_383] + _LAST[number >> 28]
+    return _MORE[number & 16_383] + varint(number >> 14)
 
 
 _NEVER: Final = b"\xff" * 9 + b"\x01"  # -1
