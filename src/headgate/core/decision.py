@@ -138,7 +138,9 @@ class Decision:
         if known is None:
             figures = self.figures
             if self.allowed and not plan.shadows:  # all limits are enforced, and none makes the request wait
-                known = reading.order = order_allowed(figures, reading.order)
+                known = reading.order
+                if not reading.is_ordered(figures, known):
+                    known = reading.order = order_allowed(figures)
             else:
                 known = order_by_wait(figures, plan.limits)
             self._order = known
@@ -255,17 +257,11 @@ class Decision:
             return state
         reading = self.reading
         states = reading.states
-        warning = states is not None and states.warned
-        if not warning:
-            low, figures = reading.low, self.figures
-            for at in range(len(figures)):
-                if figures[at][1] <= low[at]:
-                    warning = True
-                    break
-        if warning:
+        state = "normal" if self.allowed else "throttled"
+        if (states is not None and states.warned) or reading.is_low(self.figures, reading.low):
             self._warned = indexes_in_warning(reading, self.subjects, self.outcomes, self.at_us)
-            warning = self._warned != ()
-        state = "throttled" if not self.allowed else "warning" if warning else "normal"
+            if self._warned and self.allowed:
+                state = "warning"
         if reading.plan.annotates and self.annotated:
             state = "annotated"
         self._state = state

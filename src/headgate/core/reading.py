@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from headgate.core.check import Outcome
 from headgate.core.plan import Plan, Reason
+from headgate.core.verdict import low_check, order_check
 
 WARNING_PERCENT = 80
 
@@ -32,7 +33,7 @@ class Reading:
     applies to decisions without limits. `states` remembers which limits are in warning.
     """
 
-    __slots__ = ("causes", "low", "order", "plan", "read", "reason", "states")
+    __slots__ = ("causes", "is_low", "is_ordered", "low", "order", "plan", "read", "reason", "states")
 
     def __init__(
         self,
@@ -46,7 +47,9 @@ class Reading:
         percent = WARNING_PERCENT if states is None else states.percent()
         # The remaining amount at which each limit enters warning; -1 for shadow limits, which never warn.
         self.low = tuple([capacity + (capacity * percent // -100) if capacity else -1 for capacity in plan.capacities])
+        self.is_low = low_check(len(self.low))  # whether any limit has so little remaining
         self.order = plan.indexes  # the order of the last decision's limits, the most restrictive first
+        self.is_ordered = order_check(len(plan.indexes))  # whether limits are in a given order
         self.read = read
         self.reason = reason
         # By limit, the `cause` of a decision that allows the request and that this limit binds; None if the figures

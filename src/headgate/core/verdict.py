@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Final
 
 from headgate.core.check import NEVER, Block, Check, Outcome
+
+Figures = Sequence[tuple[int, int, int]]  # wait, remaining and reset of each limit
 
 _NEVER_FIRST: Final = float("-inf")
 
@@ -40,22 +43,43 @@ def outcomes_with_block(limits: tuple[Check, ...], outcomes: tuple[Outcome, ...]
     )
 
 
-def order_allowed(figures: Sequence[tuple[int, int, int]], guess: tuple[int, ...]) -> tuple[int, ...]:
+def order_allowed(figures: Figures) -> tuple[int, ...]:
     """Return the indexes of limits that allow a request, the most restrictive first: the least remaining, then the
-    latest reset, then the first.
-
-    `guess` is the order of another decision. It is usually right, and verifying it takes less time than sorting.
-    """
-    least = latest = last = -1
-    for at in guess:
-        _, remaining, reset = figures[at]
-        if remaining <= least and (remaining < least or reset > latest or (reset == latest and at < last)):
-            break
-        least, latest, last = remaining, reset, at
-    else:
-        return guess
+    latest reset, then the first."""
     ranks = sorted([(remaining, -reset, at) for at, (_, remaining, reset) in enumerate(figures)])
     return tuple([at for _, _, at in ranks])
+
+
+@cache
+def order_check(count: int) -> Callable[[Figures, tuple[int, ...]], bool]:
+    """Return the function that says whether `order_allowed` puts this many limits in a given order.
+
+    The order of the last decision is usually right, and verifying it takes less time than sorting. The function's code
+    is generated: a few lines per limit, without a loop.
+    """
+    indexes = "".join([f"at{at}, " for at in range(count)])
+    lines = [f"_, remaining{at}, reset{at} = figures[at{at}]" for at in range(count)]
+    pairs = [
+        f"(remaining{at} < remaining{at + 1} or (remaining{at} == remaining{at + 1} and "
+        f"(reset{at} > reset{at + 1} or (reset{at} == reset{at + 1} and at{at} < at{at + 1}))))"
+        for at in range(count - 1)
+    ]
+    body = [f"({indexes}) = order", *lines, f"return {' and '.join(pairs) or True}"]
+    names: dict[str, Any] = {}
+    exec("\n    ".join(["def is_ordered(figures, order):", *body]), names)
+    made: Callable[[Figures, tuple[int, ...]], bool] = names["is_ordered"]
+    return made
+
+
+@cache
+def low_check(count: int) -> Callable[[Figures, tuple[int, ...]], bool]:
+    """Return the function that says whether any of this many limits has no more remaining than an amount of its own.
+
+    Its code is generated, without a loop.
+    """
+    compared = " or ".join([f"figures[{at}][1] <= low[{at}]" for at in range(count)])
+    made: Callable[[Figures, tuple[int, ...]], bool] = eval(f"lambda figures, low: {compared or False}")
+    return made
 
 
 def order_by_wait(figures: Sequence[tuple[int, int, int]], limits: Sequence[Check]) -> tuple[int, ...]:
