@@ -8,8 +8,8 @@ is over its limit.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 from math import ceil
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -18,8 +18,9 @@ from urllib.parse import quote
 from headgate.core.check import Check
 from headgate.core.cost import REQUESTS, Cost, cost_text
 from headgate.core.decision import Decision
+from headgate.core.plan import Plan
 from headgate.core.quota import CONCURRENCY, MICROSECONDS
-from headgate.core.verdict import restrictiveness
+from headgate.core.verdict import Figures, restrictiveness
 from headgate.rules.snapshot import HeaderStyle
 
 Fields = list[tuple[str, str]]
@@ -60,11 +61,12 @@ def raw_fields_of(charged: Sequence[Charged], style: HeaderStyle = "both") -> Ra
         return fields_of_style(notes, style)
     ranked.sort(key=itemgetter(0))
     decision, cost, _ = ranked[0][2]  # the binding one
-    warned: list[int] = []
-    if any(one.decision.state != "normal" for one in charged):
-        warned = [at for at, (_, (limit, _), one) in enumerate(ranked) if _is_in_warning(one.decision, limit)]
     arranged = _Arranged([(at, limit) for at, (_, (limit, _), _) in enumerate(ranked)])
-    fields = arranged.fields(decision, cost, [figures for _, (_, figures), _ in ranked], warned)
+    figures = [figures for _, (_, figures), _ in ranked]
+    fields = arranged.fields(decision.verdict[0], figures)
+    if cost != 1 or any(one.decision.state != "normal" for one in charged):
+        warned = [at for at, (_, (limit, _), one) in enumerate(ranked) if _is_in_warning(one.decision, limit)]
+        fields += arranged.further_fields(decision, cost, figures, warned)
     return fields_of_style(fields + notes, style)
 
 
@@ -76,20 +78,25 @@ def render(decision: Decision, cost: Cost = 1, style: HeaderStyle = "both") -> R
     plan = decision.reading.plan
     fields: RawFields = []
     if plan.enforced:
-        known: dict[tuple[int, ...], _Arranged] | None = plan.prepared.get(render)
-        if known is None:
-            known = plan.prepared[render] = {}
-        order = decision.order
-        arranged = known.get(order)
-        if arranged is None:
-            if len(known) >= MAX_ORDERS:
-                known.clear()
-            arranged = known[order] = _Arranged([(at, plan.limits[at]) for at in order if plan.limits[at].enforced])
-        warned = () if decision.state == "normal" else decision.in_warning
-        fields = arranged.fields(decision, cost, decision.figures, warned)
+        try:
+            arranged = plan.prepared[render][decision.order]
+        except KeyError:
+            arranged = _arrange(plan, decision.order)
+        fields = arranged.fields(decision.verdict[0], decision.figures)
+        if decision.state != "normal" or cost != 1:
+            fields += arranged.further_fields(decision, cost, decision.figures, decision.in_warning)
     if plan.annotates:
         fields += _annotation(decision.annotated)
     return fields if style == "both" else fields_of_style(fields, style)
+
+
+def _arrange(plan: Plan, order: tuple[int, ...]) -> _Arranged:
+    """Return the plan's enforced limits in this order, and keep them with the plan."""
+    known: dict[tuple[int, ...], _Arranged] = plan.prepared.setdefault(render, {})
+    if len(known) >= MAX_ORDERS:
+        known.clear()
+    known[order] = arranged = _Arranged([(at, plan.limits[at]) for at in order if plan.limits[at].enforced])
+    return arranged
 
 
 def _is_in_warning(decision: Decision, limit: Check) -> bool:
@@ -106,38 +113,25 @@ def fields_of_style(fields: RawFields, style: HeaderStyle) -> RawFields:
 class _Arranged:
     """Limits in the order of the header fields, and the parts of their fields that all responses share.
 
-    `limits` are the limits with their indexes among the figures, the most restrictive first.
+    `limits` are the limits with their indexes among the figures, the most restrictive first. `fields` returns the
+    fields that all responses have, given the time and the figures of the decision.
     """
 
-    __slots__ = ("_binding", "_indexes", "_limit", "_policies", "_statuses", "_texts")
+    __slots__ = ("_indexes", "_texts", "fields")
 
     def __init__(self, limits: Sequence[tuple[int, Check]]) -> None:
         texts = [_texts_of(limit) for _, limit in limits]
         self._indexes = tuple([index for index, _ in limits])
-        self._binding = self._indexes[0]
-        self._limit = (b"x-ratelimit-limit", texts[0].limit)
-        self._policies = (b"ratelimit-policy", ", ".join([text.policy for text in texts]).encode())
-        # The format of RateLimit's value: remaining and seconds to the reset, for each limit.
-        self._statuses = ", ".join([text.start.replace("%", "%%") + "%d;t=%d" for text in texts]).encode()
         self._texts = texts
+        policies = ", ".join([text.policy for text in texts]).encode()
+        # The format of RateLimit's value: remaining and seconds to the reset, for each limit.
+        statuses = ", ".join([text.start.replace("%", "%%") + "%d;t=%d" for text in texts]).encode()
+        shared = ((b"x-ratelimit-limit", texts[0].limit), (b"ratelimit-policy", policies), statuses)
+        self.fields: Callable[[int, Figures], RawFields] = _maker(len(limits))(self._indexes, *shared)
 
-    def fields(
-        self, decision: Decision, cost: Cost, figures: Sequence[tuple[int, int, int]], warned: Sequence[int]
-    ) -> RawFields:
-        """Return the fields of a decision whose limits are in this order. `warned` are the indexes of limits in
-        warning."""
-        numbers: tuple[int, ...] = ()
-        for index in self._indexes:
-            _, remaining, reset_us = figures[index]
-            numbers += (remaining if remaining <= _LONGEST else _LONGEST, (reset_us + _ALMOST) // MICROSECONDS)
-        _, remaining, reset_us = figures[self._binding]
-        fields = [
-            self._limit,
-            (b"x-ratelimit-remaining", b"%d" % remaining),
-            (b"x-ratelimit-reset", b"%d" % ((decision.verdict[0] + reset_us + _ALMOST) // MICROSECONDS)),
-            self._policies,
-            (b"ratelimit", self._statuses % numbers),
-        ]
+    def further_fields(self, decision: Decision, cost: Cost, figures: Figures, warned: Sequence[int]) -> RawFields:
+        """Return the fields that only some responses have. `warned` are the indexes of limits in warning."""
+        fields: RawFields = []
         if cost != 1:
             fields.append((b"x-ratelimit-cost", cost_text(cost).encode()))
         if not decision.allowed:
@@ -147,13 +141,49 @@ class _Arranged:
             fields += self._warning(figures, warned)
         return fields
 
-    def _warning(self, figures: Sequence[tuple[int, int, int]], warned: Sequence[int]) -> RawFields:
+    def _warning(self, figures: Figures, warned: Sequence[int]) -> RawFields:
         """Return the field that names the first limit in warning."""
         for index, text in zip(self._indexes, self._texts, strict=True):
             if index in warned:
                 value = f"{text.start}{min(figures[index][1], _LONGEST)};q={min(int(text.limit), _LONGEST)}"
                 return [(b"x-ratelimit-warning", value.encode())]
         return []
+
+
+# Makes the function that returns the fields of all responses, from the time and the figures of limits.
+_FIELDS: Final = """\
+def make(indexes, limit, policies, statuses):
+    ({indexes}) = indexes
+
+    def fields(now, figures):
+{lines}
+        return [
+            limit,
+            (b"x-ratelimit-remaining", b"%d" % remaining0),
+            (b"x-ratelimit-reset", b"%d" % ((now + reset0 + {almost}) // {second})),
+            policies,
+            (b"ratelimit", statuses % ({numbers})),
+        ]
+
+    return fields
+"""
+
+
+@cache
+def _maker(count: int) -> Callable[..., Callable[[int, Figures], RawFields]]:
+    """Return the function that `_FIELDS` defines for this many limits. It reads each limit's figures without a loop."""
+    numbers = "remaining{0} if remaining{0} <= {longest} else {longest}, (reset{0} + {almost}) // {second}, "
+    parts = {
+        "index{0}, ": "indexes",
+        "        _, remaining{0}, reset{0} = figures[index{0}]\n": "lines",
+        numbers: "numbers",
+    }
+    constants = {"longest": _LONGEST, "almost": _ALMOST, "second": MICROSECONDS}
+    repeated = {name: "".join([part.format(at, **constants) for at in range(count)]) for part, name in parts.items()}
+    names: dict[str, Any] = {}
+    exec(_FIELDS.format(**repeated, **constants), names)
+    made: Callable[..., Callable[[int, Figures], RawFields]] = names["make"]
+    return made
 
 
 def _annotation(rules: Sequence[str]) -> RawFields:
