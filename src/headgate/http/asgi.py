@@ -39,15 +39,13 @@ _NO_ROUTES: Final = "the routes of this app are not known: it is not a Starlette
 class AsgiRequest:
     """A request as identity and cost functions see it, and its whole `scope`."""
 
-    __slots__ = ("scope",)
+    __slots__ = ("method", "peer", "scope")
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
-
-    @property
-    def method(self) -> str:
-        method: str = self.scope.get("method", "GET")  # a WebSocket's handshake is a GET
-        return method
+        self.method: str = scope.get("method", "GET")  # a WebSocket's handshake is a GET
+        client = scope.get("client")
+        self.peer: str | None = (client[0] or None) if client else None
 
     @property
     def path(self) -> str:
@@ -58,11 +56,6 @@ class AsgiRequest:
         if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
             return path[len(root) :]
         return path
-
-    @property
-    def peer(self) -> str | None:
-        client = self.scope.get("client")
-        return (client[0] or None) if client else None
 
     def header(self, name: str) -> str | None:
         wanted = name.encode("latin-1")
@@ -119,18 +112,18 @@ class RateLimitMiddleware:
             checked.route = self._template
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_limiter, kind = self._request_limiter, scope["type"]
-        if kind != "http":
-            if kind != "websocket":
+        if scope["type"] != "http":
+            if scope["type"] != "websocket":
                 await self._app(scope, receive, send)
                 return
             receive, send = self._with_checked_messages(scope, receive, send)
-        request, limiter, options = AsgiRequest(scope), request_limiter.limiter, request_limiter.options
+        request_limiter, request = self._request_limiter, AsgiRequest(scope)
+        limiter, options = request_limiter.limiter, request_limiter.options
         if options.skip and options.skips(request.path):
             await self._app(scope, receive, send)
             return
         checked = request_limiter.check(request)
-        if checked.__class__ is not tuple:
+        if type(checked) is not tuple:
             checked = await checked  # type: ignore[misc]
         facts, cost, decision = checked
         outer: Limits[AsyncLimiter] | None = scope.get(NAME)  # of a middleware further out, which adds the fields
@@ -139,7 +132,7 @@ class RateLimitMiddleware:
             limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(limiter, facts, options.headers)
             send = _with_fields(limits, send)
         try:
-            if not decision.allowed or (decision.hold and not options.by_subject):  # limits by subject never delay
+            if not decision.allowed or (decision.reading.plan.holds and decision.hold):
                 waiter = _ClientWaiter(receive, limiter.clock)
                 decision = await request_limiter.hold(checked, waiter)
                 if decision is None:
@@ -243,14 +236,12 @@ def _with_fields(limits: Limits[AsyncLimiter], send: Send) -> Send:
     """
 
     def tell(message: Message) -> Awaitable[None]:  # not async: that would add a coroutine per message
-        kind = message["type"]
-        if kind == "http.response.body":
-            if limits.slots and not message.get("more_body"):
-                return _send_and_release(limits, message, send)
-        elif kind in _STARTS:
+        if message["type"] in _STARTS:
             if limits.conditions:
                 return _conclude(limits, message, send)
             message = {**message, "headers": [*message.get("headers", ()), *limits.raw_fields]}
+        elif limits.slots and message["type"] == "http.response.body" and not message.get("more_body"):
+            return _send_and_release(limits, message, send)
         return send(message)
 
     return tell

@@ -147,7 +147,9 @@ class AsyncRequestLimiter:
         cost: Any = options.cost
         facts = options.find_facts(request, limiter.holder.current)
         decision = limiter.decide(facts, cost=cost, slots="take")
-        return (facts, cost, decision) if isinstance(decision, Decision) else _await_decision(facts, cost, decision)
+        if type(decision) is Decision:
+            return facts, cost, decision
+        return _await_decision(facts, cost, decision)  # type: ignore[arg-type]
 
     async def _check_later(self, request: Request) -> CheckedRequest:
         """Check a request whose facts, cost or exemption may be awaitable."""

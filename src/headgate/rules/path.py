@@ -26,6 +26,7 @@ from headgate.errors import InvalidRule
 _PLAIN: Final = "!$&'()*+,;=:@"  # allowed in a segment, with letters, digits and -._~ (RFC 3986)
 _SEGMENT: Final = re.compile(rf"[\w\-.~{re.escape(_PLAIN)}]+", re.ASCII)
 _NORMAL: Final = re.compile(rf"(?:/(?!\.\.?(?:/|\Z)){_SEGMENT.pattern})+", re.ASCII)
+_ROUTED: Final = re.compile(r"/[^.%?#]*").fullmatch  # a path that every reader reads alike
 _MISREAD: Final = re.compile(r"[%?#]|(?:/|\A)\.\.?(?=/|\Z)")
 _PARAMETER: Final = re.compile(r"\{[^\W\d]\w*\}")
 
@@ -54,7 +55,7 @@ def routed_path(path: str) -> str:
     are served, and would evade the rules for `/files/*`. If a client sends a whole URL in place of a path, some apps
     route its path.
     """
-    if path[:1] == "/" and "." not in path and "%" not in path and "?" not in path and "#" not in path:
+    if _ROUTED(path):
         return path  # the common case
     if path[:1] != "/":
         with suppress(ValueError):  # not a URL either
