@@ -31,7 +31,7 @@ class RequestSplitter:
     The parser reports the end of a head (`begin_body`) and of a request (`end`).
     """
 
-    __slots__ = ("_at", "_last", "_left", "_rest", "_searched", "ends_with_empty_lines")
+    __slots__ = ("_at", "_last", "_left", "_rest", "_searched", "ends_with_empty_lines", "size")
 
     def __init__(self) -> None:
         self._rest = b""
@@ -39,11 +39,8 @@ class RequestSplitter:
         self._searched = 0  # the position in `_rest` before which there is no end of a head
         self._left: int | None = 0  # bytes of the body that are still to come; None: chunked; 0: no body
         self._last = b""  # of a chunked body: the last bytes taken
+        self.size = 0  # of the untaken input, in bytes
         self.ends_with_empty_lines = False  # before a request: it has begun, but has no content yet
-
-    def __len__(self) -> int:
-        """Return the number of untaken bytes."""
-        return len(self._rest) - self._at
 
     @property
     def in_head(self) -> bool:
@@ -51,13 +48,14 @@ class RequestSplitter:
 
     def feed(self, data: bytes) -> None:
         self.ends_with_empty_lines = False
-        if self._at < len(self._rest):
+        if self.size:
             self._searched = max(0, self._searched - self._at)
             self._rest = self._rest[self._at :] + data
         else:
             self._searched = 0
             self._rest = data
         self._at = 0
+        self.size = len(self._rest)
 
     def begin_body(self, length: int | None) -> None:
         """Note the end of a head: a body of `length` bytes follows; None for a chunked one."""
@@ -70,7 +68,7 @@ class RequestSplitter:
 
     def clear(self) -> None:
         """Drop all untaken input."""
-        self._rest, self._at, self._searched, self._left = b"", 0, 0, 0
+        self._rest, self._at, self._searched, self._left, self.size = b"", 0, 0, 0, 0
 
     def take(self) -> bytes:
         """Return the next piece, never of more than one request; empty if more input is needed.
@@ -88,16 +86,18 @@ class RequestSplitter:
     def _give(self, end: int) -> bytes:
         piece = self._rest[self._at : end]
         self._at += len(piece)
+        self.size -= len(piece)
         return piece
 
     def _take_head(self) -> bytes:
         rest = self._rest
         while rest[self._at : self._at + 1] in _LINE_ENDS:  # ignore empty lines before a request
             self._at += 1
-            self.ends_with_empty_lines = self._at == len(rest)
+            self.size -= 1
+            self.ends_with_empty_lines = self.size == 0
         end = rest.find(_END, max(self._at, self._searched))
         if end < 0:
-            if len(self) > MAX_HEAD:
+            if self.size > MAX_HEAD:
                 raise HeadTooLarge
             if _BEGINNING.match(rest, self._at) is None:
                 return self._give(len(rest))  # the parser will report the error

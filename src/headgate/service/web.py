@@ -233,7 +233,7 @@ class _Connection(HttpToolsProtocol):
             return
         self.due = self.loop.time() + IDLE_SECONDS
         self.flow.resume_reading()
-        if self._requests:
+        if self._requests.size:
             self.loop.call_soon(self._parse)  # after other connections' turns
 
     # Called by the server
@@ -278,10 +278,10 @@ class _Connection(HttpToolsProtocol):
         """Pass input to the parser: one request at a time, the next after its answer."""
         requests = self._requests
         try:
-            while requests and not self._refused and not self.transport.is_closing():
+            while requests.size and not self._refused and not self.transport.is_closing():
                 if requests.in_head:
                     if self.busy:
-                        if len(requests) > MAX_HEAD:
+                        if requests.size > MAX_HEAD:
                             self.flow.pause_reading()
                         return
                     if not self._known and self._must_wait():
@@ -295,7 +295,7 @@ class _Connection(HttpToolsProtocol):
         except HeadTooLarge:
             self._refuse(431)
             return
-        if (requests or requests.ends_with_empty_lines) and requests.in_head and not self._begun:
+        if (requests.size or requests.ends_with_empty_lines) and requests.in_head and not self._begun:
             self._begun = True
             self.due = self.loop.time() + HEAD_SECONDS
 

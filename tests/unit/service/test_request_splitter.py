@@ -47,7 +47,7 @@ def test_pieces_do_not_matter(requests: list[bytes], cuts: list[int]) -> None:
         parser.feed(sent[at : at + cut])
         at += cut
     assert parser.requests == requests
-    assert len(parser.splitter) == 0
+    assert parser.splitter.size == 0
 
 
 @pytest.mark.parametrize("name", [b"Upgrade", b"upgrade", b"UPGRADE", b"uPgRaDe"])
