@@ -55,7 +55,7 @@ class HttpCycle(RequestResponseCycle):
     def _head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         """Return the status line and header fields. Raises `RuntimeError` if a field is not valid."""
         fields = [*self.default_headers, *headers]
-        lines = b"".join([b"%b: %b\r\n" % (name, value) for name, value in fields])
+        lines = b"\r\n".join([*map(b": ".join, fields), b""])
         found = dict(fields)
         if lines.translate(None, _PLAIN) != b"\r\n" * len(fields) or not (found.keys() <= _names or _are_names(found)):
             raise RuntimeError("the response has an invalid header field")

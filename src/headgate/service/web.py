@@ -348,17 +348,15 @@ def _body_length(headers: list[tuple[bytes, bytes]], version: str) -> int | None
 
     A proxy may read a request with no host, or with two, differently from us (RFC 9112, section 3.2).
     """
-    length: int | None = 0
-    hosts = 0
-    for name, value in headers:
-        if name == b"host":
-            hosts += 1
-            if not _HOST.fullmatch(value):
-                raise ValueError("an invalid host")
-        elif name == b"transfer-encoding":  # never together with a length: the parser checks that
-            length = None
-        elif name == b"content-length":
-            length = int(value)
-    if hosts > 1 or (hosts == 0 and version == "1.1"):
-        raise ValueError("a request must name exactly one host")
-    return length
+    found = dict(headers)
+    host = found.get(b"host")
+    if host is None:
+        if version == "1.1":
+            raise ValueError("a request must name its host")
+    elif not _HOST.fullmatch(host):
+        raise ValueError("an invalid host")
+    elif len(found) < len(headers) and [name for name, _ in headers].count(b"host") > 1:
+        raise ValueError("a request must name one host")
+    if b"transfer-encoding" in found:  # never together with a length: the parser checks that
+        return None
+    return int(found.get(b"content-length", 0))
