@@ -32,6 +32,7 @@ from headgate.service.http.request_bodies import ask_of, asks_of, decode, slot_o
 MAX_CHECK: Final = 1 << 20  # bytes of a body with one check
 MAX_CHECKS: Final = 4 << 20  # bytes of a body with many
 
+_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 _JSON: Final = (b"content-type", b"application/json")
 
 
@@ -107,15 +108,16 @@ class DataHandlers:
         headers = render(decision, cost, snapshot.headers)
         headers += (_JSON, (b"content-length", b"%d" % len(body)))
         if decision.allowed:
-            return Answer(200, headers, body)
+            answer: Answer = _new(Answer, (200, headers, body))
+            return answer
         return Answer(decision.status, headers + raw(decision_field(decision, snapshot)), body)
 
     async def _value(self, scope: Scope, receive: Receive, *, limit: int = MAX_CHECK, role: Role = "viewer") -> Any:
         """Return the JSON of a request, after checking that its caller may make it."""
         headers: Headers = dict(scope["headers"])
-        if not self._access.open:
+        if not self._access.open:  # otherwise the app has admitted it
             await self._access.require_data(bearer_of(headers), role, address_of(scope))
-        admit(scope)
+            admit(scope)
         require_json(headers)
         body = await body_of(headers, receive, limit)
         try:

@@ -17,6 +17,7 @@ from headgate.service.data_plane import MAX_BATCH, BatchedRequest
 SHOWN: Final = 80  # characters of a value in a message
 IPV6_PREFIX: Final = 64  # the middleware's default, so that both count the same subjects
 
+_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 _SECRET: Final = frozenset({"api_key"})  # not shown in messages
 _ADDRESSES: Final = Trust((), 1, IPV6_PREFIX)  # trusts no proxy: it only parses addresses
 
@@ -44,7 +45,8 @@ def ask_of(value: Any, names: FactNames, where: str = "") -> BatchedRequest:
         raise InvalidCheck(f"{where}the name of a fact must not be empty: it has the value {shown(value[''])}")
     if "ip" in value:
         place(value, where)
-    return BatchedRequest(value, cost, key)
+    checked: BatchedRequest = _new(BatchedRequest, (value, cost, key, None))
+    return checked
 
 
 def _units(cost: Any, where: str) -> dict[str, int]:
