@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fastapi.responses import JSONResponse
 
 from headgate.operations.caller import ROLES, SCOPES, Role, Scope
 from headgate.service.admin.context import Needs, needs
+from headgate.service.auth_failures import TokenGuessLimiter
 from tests.acceptance.admin import Served, served
 
 OPEN = {
@@ -58,7 +60,8 @@ def routes_of(app: FastAPI) -> list[tuple[str, str, Needs | None]]:
 
 def answer_of(node: Served, method: str, path: str, authorization: str | None) -> int:
     """The status of a request. Failed attempts of earlier ones are forgiven: there are limits on those too."""
-    node.app.state.headgate.guess_limiter.forgive("127.0.0.1")
+    state = node.app.state
+    state.headgate = replace(state.headgate, guess_limiter=TokenGuessLimiter("admin-failures"))
     headers = {} if authorization is None else {"Authorization": authorization}
     url = path.replace("{rule_id}", "x").replace("{user_id}", "x").replace("{token_id}", "x")
     with node.client(None) as client:

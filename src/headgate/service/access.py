@@ -15,8 +15,7 @@ from headgate.core.clock import Clock, SystemClock
 from headgate.db.tokens import PREFIX, Token, hash_of
 from headgate.errors import DatabaseError, DatabaseUnavailable, Unauthenticated
 from headgate.operations.caller import ROLES, SCOPES, Caller, Role
-from headgate.service.auth_failures import AuthFailures
-from headgate.service.token_guess_limiter import TokenGuessLimiter
+from headgate.service.auth_failures import AuthFailures, TokenGuessLimiter
 
 FRESH_SECONDS: Final = 2.0  # how long a token's lookup is valid
 OUTAGE_SECONDS: Final = 3_600.0  # … on the data plane, while the database is down

@@ -17,9 +17,9 @@ from headgate.http.asgi import App, Receive, Scope, Send
 from headgate.operations import Caller, Operations
 from headgate.operations.history import History
 from headgate.operations.tokens import Tokens
+from headgate.service.auth_failures import TokenGuessLimiter
 from headgate.service.directory import LINK_FILE
 from headgate.service.http.exchange import admit
-from headgate.service.token_guess_limiter import TokenGuessLimiter
 
 if TYPE_CHECKING:
     from headgate.service.access import Access

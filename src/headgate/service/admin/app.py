@@ -31,8 +31,8 @@ from headgate.service.admin.documentation import serve_documentation
 from headgate.service.admin.headers import Headers
 from headgate.service.admin.openapi import INTRODUCTION, TAGS, description_of
 from headgate.service.admin.openapi_parts import problems
+from headgate.service.auth_failures import TokenGuessLimiter
 from headgate.service.http.problems import MEDIA_TYPE, HttpError, problem_of
-from headgate.service.token_guess_limiter import TokenGuessLimiter
 
 PREFIX: Final = "/api/v1"
 OWN_ROUTERS: Final = (

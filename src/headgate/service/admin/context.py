@@ -16,8 +16,8 @@ from headgate.operations import Caller, Operations, Role, Scope
 from headgate.operations.tokens import Tokens
 from headgate.rules.rule import Rule
 from headgate.service.access import Access
+from headgate.service.auth_failures import TokenGuessLimiter
 from headgate.service.http.exchange import admit
-from headgate.service.token_guess_limiter import TokenGuessLimiter
 
 REASON: Final = "x-change-reason"  # the header with the reason of a change, for the change log
 TOKEN_FACT: Final = "headgate_token"  # no request can have this fact: the counts share a store with users' rules
