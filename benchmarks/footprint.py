@@ -28,7 +28,7 @@ from benchmarks.measure import Series, Turn, interleave
 from benchmarks.plan import Plan
 from benchmarks.report import Row, Section, Target
 from headgate import AsyncLimiter, Limiter
-from headgate.service.garbage import LOOK_SECONDS, freeze_new_keys
+from headgate.service.process import LOOK_SECONDS, freeze_new_keys
 from headgate.stores.memory import MemoryStore
 
 LASTING, PASSING = "10000/month gcra", "100/minute gcra"

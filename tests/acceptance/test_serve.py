@@ -22,8 +22,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headgate._version import __version__
+from headgate.service.process import allow_many_files
 from headgate.service.protos import rate_limiter_pb2 as messages
-from headgate.service.sockets import allow_many
 from tests import warm
 from tests.embedded import keeper_pid, lives, server_pid, tcp_sockets
 from tests.postgres import Postgres
@@ -368,7 +368,7 @@ def test_with_a_rules_file_it_starts_without_any_database(tmp_path: Path) -> Non
 
 
 def test_two_thousand_idle_and_slow_connections_are_nobodys_problem(tmp_path: Path) -> None:
-    allow_many()
+    allow_many_files()
     with warm_service(tmp_path) as service, ExitStack() as stack:
         host, port = service.url.removeprefix("http://").split(":")
         for number in range(2_000):

@@ -27,7 +27,7 @@ from headgate.rules.sources.file import FileSource, load
 from headgate.service.access import Access
 from headgate.service.data_plane import DataPlane
 from headgate.service.directory import DataDirectory, admin_token
-from headgate.service.garbage import freeze_new_keys
+from headgate.service.process import freeze_new_keys
 from headgate.settings import Settings, variable
 from headgate.stores.memory import AsyncMemoryStore
 from headgate.stores.protocol import AsyncHeartbeatStore, AsyncStore

@@ -38,10 +38,10 @@ from headgate.service.grpc.server import GrpcServer
 from headgate.service.http.app import HttpApp
 from headgate.service.listener import MOST_CONNECTIONS
 from headgate.service.node import Node
-from headgate.service.process import AT_ONCE, ListenAddresses, WorkerNumber
+from headgate.service.process import AT_ONCE, ListenAddresses, WorkerNumber, allow_many_files
 from headgate.service.rpc.envoy import RateLimitService
 from headgate.service.rpc.rate_limiter import RateLimiter
-from headgate.service.sockets import allow_many, bind, close
+from headgate.service.sockets import bind, close
 from headgate.service.tls import Certificates
 from headgate.service.web import WebServer
 from headgate.service.worker_metrics import Pages
@@ -80,7 +80,7 @@ async def _run(
     stop_on: int | None,
 ) -> None:
     stopping = _stop_event(signals, stop_on)
-    allow_many()
+    allow_many_files()
     server = Server(settings, worker)
     async with AsyncExitStack() as stack:
         addresses = await server.start(stack)

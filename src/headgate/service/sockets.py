@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import resource
 import socket
-from contextlib import suppress
 from typing import Final
 
 from headgate.errors import HeadgateError
@@ -54,14 +52,6 @@ def reserve(address: Address, setting: str) -> tuple[list[socket.socket], Addres
 def close(sockets: list[socket.socket]) -> None:
     for one in sockets:
         one.close()
-
-
-def allow_many() -> None:
-    """Raise this process's limit on open files, and so on connections, to the maximum."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(ValueError, OSError):  # some systems name a limit that they do not grant
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _places(address: Address) -> list[tuple[int, str]]:

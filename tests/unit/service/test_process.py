@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from headgate import AsyncLimiter
-from headgate.service import garbage
+from headgate.service import process
 from headgate.stores.memory import MemoryStore
 
 
@@ -22,13 +22,13 @@ def _thawed() -> Iterator[None]:
 
 @pytest.mark.parametrize("algorithm", ["sliding_window_log", "sliding_window_counter"])
 def test_a_full_collection_does_not_look_at_keys(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "NEW_KEYS", 1_000)
-    monkeypatch.setattr(garbage, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(process, "NEW_KEYS", 1_000)
+    monkeypatch.setattr(process, "LOOK_SECONDS", 0.0)
 
     async def main() -> None:
         store = MemoryStore()
         limiter = AsyncLimiter(f"100/30d {algorithm}", store=store)
-        freezing = asyncio.create_task(garbage.freeze_new_keys(store))
+        freezing = asyncio.create_task(process.freeze_new_keys(store))
         await asyncio.sleep(0)
         for number in range(5_000):
             assert await limiter.check(f"user-{number}")
