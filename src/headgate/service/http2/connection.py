@@ -26,9 +26,8 @@ from headgate.service.http2.allowance import Allowance
 from headgate.service.http2.frames import ENHANCE_YOUR_CALM, NO_ERROR, PING, ProtocolError
 from headgate.service.http2.headers import MAX_LIST
 from headgate.service.http2.hub import App, Hub
-from headgate.service.http2.outflow import Outflow
 from headgate.service.http2.receiver import GOODBYE, MAX_STREAMS, WINDOW, Receiver
-from headgate.service.http2.stream import Stream
+from headgate.service.http2.stream import Outflow, Stream
 
 FIRST_SECONDS: Final = 10.0  # after connecting, for a client to send its settings
 FRAME_SECONDS: Final = 10.0  # for a frame, or a header block of several frames, to arrive

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate.service.http2.frames import LARGEST_WINDOW, ProtocolError
-from headgate.service.http2.outflow import Outflow
+from headgate.service.http2.stream import Outflow
 
 
 class Sending:
