@@ -689,7 +689,7 @@ def test_who_has_nothing_to_ask_is_told_to_come_again(served: Serving) -> None:
 
 
 def test_connections_beyond_the_most() -> None:
-    with serving(RULES, most_connections=3) as served:
+    with serving(RULES, max_connections=3) as served:
         clients = [Client(served) for _ in range(3)]
         for client in clients:
             assert client.call(f"{OURS}/CheckRateLimit", ASK).allowed

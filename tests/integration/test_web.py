@@ -222,7 +222,7 @@ def test_nonsense_is_refused() -> None:
 
 def test_when_there_are_too_many_those_go_that_have_waited_longest() -> None:
     async def test() -> None:
-        async with served(most_connections=10) as one:
+        async with served(max_connections=10) as one:
             one.app.go.clear()
             busy = await one.client()
             asking = asyncio.create_task(busy.asks())

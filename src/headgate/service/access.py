@@ -21,8 +21,8 @@ FRESH_SECONDS: Final = 2.0  # how long a token's lookup is valid
 OUTAGE_SECONDS: Final = 3_600.0  # … on the data plane, while the database is down
 PATIENCE_SECONDS: Final = 0.5  # how long a caller with a cached token waits for a new lookup
 RETRY_SECONDS: Final = 0.5  # before the next query after a failed one
-MOST_REMEMBERED: Final = 4_096  # valid tokens, and as many invalid ones
-MOST_WAITED_FOR: Final = 4_096  # tokens waiting for a lookup
+MAX_REMEMBERED: Final = 4_096  # valid tokens, and as many invalid ones
+MAX_WAITING: Final = 4_096  # tokens waiting for a lookup
 MAX_BATCH: Final = 500  # tokens in one query
 DEADLINE_SECONDS: Final = 2.0  # how long a caller waits for the lookup of its token
 LONGEST: Final = 512  # characters of a token
@@ -196,7 +196,7 @@ class _Lookup:
         """Return a future for the lookup of a token."""
         answer = self._waiting.get(digest)
         if answer is None:
-            if len(self._waiting) >= MOST_WAITED_FOR and digest not in self._good:
+            if len(self._waiting) >= MAX_WAITING and digest not in self._good:
                 raise DatabaseUnavailable("too many tokens are being looked up; try again")
             answer = self._waiting[digest] = asyncio.get_running_loop().create_future()
             self._keep_asking()
@@ -267,7 +267,7 @@ class _Lookup:
 
 def _remember(kept: dict[str, _Found], digest: str, found: _Found) -> None:
     kept.pop(digest, None)  # the newest is last
-    if len(kept) >= MOST_REMEMBERED:
+    if len(kept) >= MAX_REMEMBERED:
         del kept[next(iter(kept))]
     kept[digest] = found
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headgate.service.node import Node
 
 REPORT_SECONDS: Final = 2.0
-TOLD_SECONDS: Final = 6  # that a row covers: more than the time between two rows
+ROW_SECONDS: Final = 6  # of decisions in a row: more than the time between two rows
 LATE_SECONDS: Final = 6.0  # after which a silent process counts as missing
 
 
@@ -97,7 +97,7 @@ class Fleet:
             "rules": self._node.rules_version(),
             "draining": self._node.is_draining(),
             "faults": {name: [text, self._since_us[name]] for name, text in faults.items()},
-            "seconds": list(self._node.usage.seconds)[-TOLD_SECONDS:],
+            "seconds": list(self._node.usage.seconds)[-ROW_SECONDS:],
         }
 
     def _leave(self) -> None:

@@ -11,7 +11,8 @@ from typing import Any, Final, Protocol
 
 BACKLOG: Final = 2_048
 HANDSHAKE_SECONDS: Final = 10.0  # of TLS
-MOST_CONNECTIONS: Final = 20_000
+MAX_CONNECTIONS: Final = 20_000
+ROOM: Final = 0.1  # the share of idle connections to close when there are too many
 TICK: Final = 1.0  # seconds between looks at all connections
 POLL: Final = 0.02  # seconds between checks for open connections during the stop
 
@@ -37,6 +38,13 @@ class ClientConnections(Protocol):
     def tick(self, now: float) -> None:
         """Close slow connections. Called once a second, with the event loop's time."""
         ...
+
+
+def make_room(idle: Sequence[ClientConnection]) -> bool:
+    """Close some idle connections, given the longest idle first. Returns whether there were any."""
+    for connection in idle[: max(1, int(len(idle) * ROOM))]:
+        connection.abort()
+    return bool(idle)
 
 
 class SocketListener:

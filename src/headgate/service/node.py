@@ -47,7 +47,7 @@ LOOK_SECONDS: Final = 1.0  # between checks for new rules to save or announce, f
 KEEP_AGAIN_SECONDS: Final = 5.0  # until the next try after rules could not be saved
 PROBE_SECONDS: Final = 5.0  # between probes of a store that works
 TOKENS_SECONDS: Final = 30.0  # between reads of the tokens' expiry
-MOST_TOKENS: Final = 100  # in the metrics
+MAX_TOKENS: Final = 100  # in the metrics
 
 log = logging.getLogger("headgate")
 
@@ -260,7 +260,7 @@ class Node:
         """Keep the expiry of tokens up to date. Known times stay valid while the database is down."""
         while True:
             with suppress(DatabaseError):  # reported elsewhere
-                self._expiring = await asyncio.to_thread(self.tokens.valid_tokens, MOST_TOKENS)
+                self._expiring = await asyncio.to_thread(self.tokens.valid_tokens, MAX_TOKENS)
             await asyncio.sleep(TOKENS_SECONDS)
 
     def _token_expiry(self) -> dict[str, float]:

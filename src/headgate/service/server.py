@@ -36,7 +36,7 @@ from headgate.service.fleet import Fleet
 from headgate.service.grpc.call import Around
 from headgate.service.grpc.server import GrpcServer
 from headgate.service.http.app import HttpApp
-from headgate.service.listener import MOST_CONNECTIONS
+from headgate.service.listener import MAX_CONNECTIONS
 from headgate.service.node import Node
 from headgate.service.process import AT_ONCE, ListenAddresses, WorkerNumber, allow_many_files
 from headgate.service.rpc.envoy import RateLimitService
@@ -148,11 +148,11 @@ class Server:
             around=self._around(),
         )
         node.meter.connections = {
-            "http": OpenConnections(self._web.count, MOST_CONNECTIONS),
-            "grpc": OpenConnections(self._grpc.count, MOST_CONNECTIONS),
+            "http": OpenConnections(self._web.count, MAX_CONNECTIONS),
+            "grpc": OpenConnections(self._grpc.count, MAX_CONNECTIONS),
         }
         if self._admin_web is not None:
-            node.meter.connections["admin"] = OpenConnections(self._admin_web.count, MOST_CONNECTIONS)
+            node.meter.connections["admin"] = OpenConnections(self._admin_web.count, MAX_CONNECTIONS)
             await self._admin_web.start(admin)
         await self._web.start(http)
         await self._grpc.start(grpc)

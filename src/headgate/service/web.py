@@ -24,7 +24,7 @@ from headgate.errors import HeadgateError
 from headgate.service.http.exchange import ADMITTED
 from headgate.service.http2.allowance import Allowance, CommonAllowance
 from headgate.service.http_cycle import HttpCycle
-from headgate.service.listener import MOST_CONNECTIONS, SocketListener
+from headgate.service.listener import MAX_CONNECTIONS, SocketListener, make_room
 from headgate.service.request_splitter import MAX_HEAD, HeadTooLarge, RequestSplitter
 from headgate.telemetry.meter import OTHER, Meter
 
@@ -37,7 +37,6 @@ LINGER_SECONDS: Final = 1.0  # for a client to read why it was refused
 ANSWER: Final = 100  # units of work for an answer to a stranger: see `http2.allowance`
 ADMIN_ANSWER: Final = 400  # … for one by the admin API, which also answers unknown paths
 PAGE: Final = 2_500  # … for a long one
-ROOM: Final = 0.1  # the share of idle connections to close when there are too many
 
 _PAGES: Final = ("/metrics", "/docs", "/openapi.json")
 _SHORT: Final = ("/v1/", "/healthz", "/readyz")  # paths that the admin API does not answer
@@ -56,7 +55,7 @@ class WebServer(SocketListener):
         *,
         meter: Meter | None = None,
         tls: SSLContext | None = None,
-        most_connections: int = MOST_CONNECTIONS,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         config = Config(
             app,
@@ -71,7 +70,7 @@ class WebServer(SocketListener):
         config.load()
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings repeat what clients send
         logging.getLogger("uvicorn.error").addFilter(_should_log)
-        self.state = _State(most_connections, meter or Meter())
+        self.state = _State(max_connections, meter or Meter())
         super().__init__(lambda: _Connection(config, self.state), self.state, tls)
 
     def drain(self) -> None:
@@ -102,9 +101,9 @@ class _State(ServerState):
 
     connections: set[_Connection]  # type: ignore[assignment]
 
-    def __init__(self, most_connections: int, meter: Meter) -> None:
+    def __init__(self, max_connections: int, meter: Meter) -> None:
         super().__init__()
-        self.most_connections = most_connections
+        self.max_connections = max_connections
         self.meter = meter
         self.draining = False
         self.strangers = CommonAllowance()
@@ -118,14 +117,8 @@ class _State(ServerState):
 
     def make_room(self) -> bool:
         """Close some idle connections, the longest idle first. Returns whether there were any."""
-        waiting = sorted((one for one in self.connections if one.due < inf and not one.busy), key=_due)
-        for connection in waiting[: max(1, int(len(waiting) * ROOM))]:
-            connection.transport.abort()
-        return bool(waiting)
-
-
-def _due(connection: _Connection) -> float:
-    return connection.due
+        idle = sorted((one for one in self.connections if one.due < inf and not one.busy), key=lambda one: one.due)
+        return make_room(idle)
 
 
 class _Connection(HttpToolsProtocol):
@@ -156,7 +149,7 @@ class _Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self.due = self.loop.time() + HEAD_SECONDS
         state = self.server_state
-        if len(state.connections) > state.most_connections and not state.make_room():
+        if len(state.connections) > state.max_connections and not state.make_room():
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

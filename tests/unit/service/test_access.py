@@ -285,7 +285,7 @@ def test_who_was_good_goes_before_a_flood(access: Access, kept: Kept, clock: Fak
         clock.advance(2)
         kept.gate = threading.Event()
         kept.started.clear()
-        flood = [asyncio.create_task(access.caller(f"hg_{number}")) for number in range(module.MOST_WAITED_FOR)]
+        flood = [asyncio.create_task(access.caller(f"hg_{number}")) for number in range(module.MAX_WAITING)]
         await asyncio.to_thread(kept.started.wait, 10)
         good = asyncio.create_task(access.require_data(GOOD))
         await asyncio.sleep(0)
@@ -355,7 +355,7 @@ def test_a_flood_of_made_up_tokens_is_a_few_queries_and_bounded(access: Access, 
     assert sum(hashes.count(hash_of(GOOD)) for hashes in kept.asked) == 1
     lookup = access._lookup
     assert lookup is not None
-    assert len(lookup._bad) <= module.MOST_REMEMBERED
+    assert len(lookup._bad) <= module.MAX_REMEMBERED
     assert not lookup._waiting
 
 
@@ -363,7 +363,7 @@ def test_too_many_at_once_are_told_to_come_back(access: Access, kept: Kept) -> N
     kept.gate = threading.Event()
 
     async def main() -> None:
-        flood = [asyncio.create_task(access.caller(f"hg_{number}")) for number in range(module.MOST_WAITED_FOR + 10)]
+        flood = [asyncio.create_task(access.caller(f"hg_{number}")) for number in range(module.MAX_WAITING + 10)]
         await asyncio.to_thread(kept.started.wait, 10)
         assert kept.gate is not None
         kept.gate.set()

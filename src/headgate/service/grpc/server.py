@@ -14,7 +14,7 @@ from headgate.service.grpc.health import HealthService
 from headgate.service.grpc.reflection import NAMES, Reflection
 from headgate.service.http2.connection import Connection
 from headgate.service.http2.hub import App, Hub
-from headgate.service.listener import MOST_CONNECTIONS, SocketListener
+from headgate.service.listener import MAX_CONNECTIONS, SocketListener
 from headgate.service.rpc.method import Service
 from headgate.telemetry.meter import Meter
 
@@ -37,8 +37,7 @@ class GrpcServer(SocketListener):
         meter: Meter | None = None,
         reflection: bool = False,
         tls: SSLContext | None = None,
-        max_message: int = MAX_MESSAGE,
-        most_connections: int = MOST_CONNECTIONS,
+        max_connections: int = MAX_CONNECTIONS,
         around: Around | None = None,
     ) -> None:
         names = [service.name for service in services]
@@ -51,9 +50,9 @@ class GrpcServer(SocketListener):
             for service in served
             for name, method in service.methods.items()
         }
-        context = CallContext(access, meter or Meter(), around, max_message)
-        app = App(CallHeadersReader(routes), partial(call_of, context), max_message + SPARE)
-        self._hub = Hub(most_connections)
+        context = CallContext(access, meter or Meter(), around, MAX_MESSAGE)
+        app = App(CallHeadersReader(routes), partial(call_of, context), MAX_MESSAGE + SPARE)
+        self._hub = Hub(max_connections)
         super().__init__(lambda: Connection(app, self._hub), self._hub, tls)
 
     def drain(self) -> None:

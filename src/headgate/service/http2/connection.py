@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         hub = self.hub
         self.used = hub.now = self._loop.time()
-        if len(hub.connections) >= hub.most_connections and not hub.make_room():
+        if len(hub.connections) >= hub.max_connections and not hub.make_room():
             self.is_over = True
             transport.abort()
             return

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
 from headgate.service.http2.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ProtocolError
 
 Fields = Sequence[tuple[bytes, bytes]]
-H = TypeVar("H")
 
 MAX_LIST: Final = 65_536  # bytes of one list of fields; a larger one ends the connection
 MAX_COUNT: Final = 256  # fields of one list: each may be one byte of a block, but takes long to read
 REMEMBERED: Final = 64  # blocks
 
 
-class HeaderReader(Generic[H]):
+class HeaderReader:
     """Reads the header blocks of one connection in order, and converts each with `make`.
 
     Clients repeat the same few bytes with every call. So results are cached by block, until the dynamic table changes.
     """
 
-    def __init__(self, make: Callable[[Fields], H]) -> None:
+    def __init__(self, make: Callable[[Fields], Any]) -> None:
         self._make = make
         self._decoder = _BoundedDecoder(max_header_list_size=MAX_LIST)
-        self._known: dict[bytes, H] = {}
+        self._known: dict[bytes, Any] = {}
 
-    def recall(self, block: bytes) -> H | None:
+    def recall(self, block: bytes) -> Any:
         """Return the cached result of a block; None if it must be read."""
         return self._known.get(block)
 
@@ -51,7 +50,7 @@ class HeaderReader(Generic[H]):
             self._known.clear()
         return fields, decoder.count, changed  # type: ignore[return-value]  # with `raw`, pairs of bytes
 
-    def make(self, block: bytes, fields: Fields, *, changed: bool) -> H:
+    def make(self, block: bytes, fields: Fields, *, changed: bool) -> Any:
         """Convert a block's fields with `make`, and cache the result if the block did not change the table."""
         made = self._make(fields)
         if not changed:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate.service.http2.allowance import CommonAllowance
 from headgate.service.http2.headers import Fields
 from headgate.service.http2.scheduler import TURN, Scheduler
+from headgate.service.listener import make_room
 
 if TYPE_CHECKING:
     from headgate.service.http2.connection import Connection
     from headgate.service.http2.stream import Stream
-
-ROOM: Final = 0.1  # the share of idle connections to close when there are too many
 
 
 class Malformed(Exception):
@@ -36,11 +35,11 @@ class App(NamedTuple):
 class Hub:
     """The state that connections share. Belongs to one event loop."""
 
-    def __init__(self, most_connections: int) -> None:
+    def __init__(self, max_connections: int) -> None:
         loop = asyncio.get_running_loop()
         self._call_soon = loop.call_soon
         self.connections: set[Connection] = set()
-        self.most_connections = most_connections
+        self.max_connections = max_connections
         self.now = 0.0  # the event loop's time, to within a second
         self.held = 0  # bytes of incomplete requests
         self.streams = 0  # requests in progress
@@ -56,9 +55,7 @@ class Hub:
     def make_room(self) -> bool:
         """Close some idle connections, the longest idle first. Returns whether there were any."""
         idle = sorted((one for one in self.connections if not one.busy), key=lambda one: one.used)
-        for connection in idle[: max(1, int(len(idle) * ROOM))]:
-            connection.abort()
-        return bool(idle)
+        return make_room(idle)
 
     def _look(self, connections: Iterator[Connection], now: float) -> None:
         """Look at connections, in several steps if that takes long."""

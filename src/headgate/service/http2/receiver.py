@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from headgate.service.http2 import allowance, frames
 from headgate.service.http2.frames import (
@@ -65,7 +65,7 @@ class Receiver:
         self._connection = connection
         self._app = app
         self._greeted = False  # whether the preface has arrived
-        self._headers: HeaderReader[Any] = HeaderReader(app.head)
+        self._headers = HeaderReader(app.head)
         # Streams that ended before their requests: the bytes that are still to come, if known.
         self._abandoned: OrderedDict[int, int | None] = OrderedDict()
         self._taken = 0  # bytes received since the last window update
