@@ -67,51 +67,34 @@ def run(settings: Settings, started: Callable[[ListenAddresses], None]) -> None:
 
 def _counters(settings: Settings) -> ServerHandle:
     try:
-        hold = ServerHandle(settings.store_url)
+        handle = ServerHandle(settings.store_url)
     except (ValueError, StoreError) as error:
         name = "store" if settings.store is not None else "workers"
         raise InvalidSettings(
             f"{variable(name)}: {settings.workers} workers cannot share their counters: {error}; or set "
             f"{variable('store')} to a Redis, or to memory:// to let each worker count separately"
         ) from error
-    log.info("all workers share their counters in a Valkey of their own: %s", hold.directory)
-    return hold
-
-
-class _Signals:
-    """The signals received, and a socket that becomes readable when one arrives."""
-
-    def __init__(self) -> None:
-        self.come: list[int] = []
-        self.wake, self.woken = socket.socketpair()
-        for end in (self.wake, self.woken):
-            end.setblocking(False)
-
-    def handle(self, number: int, _frame: object) -> None:
-        self.come.append(number)
-
-    def take(self) -> list[int]:
-        with suppress(BlockingIOError):
-            self.woken.recv(4096)
-        come, self.come = self.come, []
-        return come
+    log.info("all workers share their counters in a Valkey of their own: %s", handle.directory)
+    return handle
 
 
 @contextmanager
-def _signals() -> Iterator[_Signals]:
-    signals = _Signals()
-    previous = signal.set_wakeup_fd(signals.wake.fileno(), warn_on_full_buffer=False)
-    handlers = {
-        number: signal.signal(number, signals.handle) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    }
-    try:
-        yield signals
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(previous)
-        signals.wake.close()
-        signals.woken.close()
+def _signals() -> Iterator[socket.socket]:
+    """Catch signals. Yields a socket from which to read them: each is a byte, its number."""
+    received, sent = socket.socketpair()
+    with received, sent:
+        received.setblocking(False)
+        sent.setblocking(False)
+        previous = signal.set_wakeup_fd(sent.fileno(), warn_on_full_buffer=False)
+        handlers = {
+            number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        }
+        try:
+            yield received
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(previous)
 
 
 class _WorkerProcess:
@@ -170,7 +153,7 @@ class _WorkerProcess:
 
 
 class _Supervisor:
-    def __init__(self, settings: Settings, sockets: Path, signals: _Signals, started: Callable[[], None]) -> None:
+    def __init__(self, settings: Settings, sockets: Path, signals: socket.socket, started: Callable[[], None]) -> None:
         self._settings = settings
         self._sockets = sockets
         self._signals = signals
@@ -184,7 +167,7 @@ class _Supervisor:
             while self._alive() or not self._stopping:
                 self._start_due()
                 self._wait()
-                for number in self._signals.take():
+                for number in self._received_signals():
                     self._handle_signal(number)
                 for worker in self._workers:
                     self._look(worker)
@@ -208,7 +191,7 @@ class _Supervisor:
         now = time.monotonic()
         times = [worker.start_at for worker in self._workers if worker.process is None and not self._stopping]
         times.append(self._kill_at)
-        things: list[Any] = [self._signals.woken]
+        things: list[Any] = [self._signals]
         for worker in self._alive():
             assert worker.process is not None
             things.append(worker.process.sentinel)
@@ -216,6 +199,12 @@ class _Supervisor:
                 things.append(worker.pipe)
         next_at = min(times)
         wait(things, None if next_at == float("inf") else max(0.0, next_at - now))
+
+    def _received_signals(self) -> bytes:
+        try:
+            return self._signals.recv(4_096)
+        except BlockingIOError:
+            return b""
 
     def _handle_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
