@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headgate.settings_fields import Address
 
 if TYPE_CHECKING:
+    from headgate.settings import Settings
     from headgate.stores.memory import MemoryStore
 
 AT_ONCE: Final = 1  # exit code after a second signal
@@ -28,6 +29,15 @@ class ListenAddresses(NamedTuple):
     http: Address
     grpc: Address
     admin: Address | None = None  # None: HTTP's address
+
+    @classmethod
+    def of(cls, settings: Settings) -> ListenAddresses:
+        """Return the addresses in the settings, whose ports may be 0."""
+        return cls(settings.http_address, settings.grpc_address, settings.admin_address)
+
+    def by_name(self) -> dict[str, Address]:
+        """Return the addresses by name: a setting is called `{name}_address`."""
+        return {name: address for name, address in self._asdict().items() if address is not None}
 
 
 class WorkerNumber(NamedTuple):

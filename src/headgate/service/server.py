@@ -33,7 +33,6 @@ from headgate.service.admin.trials import trials_router
 from headgate.service.admin.usage import usage_router
 from headgate.service.console import console_app
 from headgate.service.fleet import Fleet
-from headgate.service.grpc.call import Around
 from headgate.service.grpc.server import GrpcServer
 from headgate.service.http.app import HttpApp
 from headgate.service.listener import MAX_CONNECTIONS
@@ -100,30 +99,26 @@ class Server:
     def __init__(self, settings: Settings, worker: WorkerNumber | None = None) -> None:
         self._settings = settings
         self._worker = worker
-        self._http_tls = self._grpc_tls = self._admin_tls = None
+        self._servers: dict[str, WebServer | GrpcServer] = {}  # by name, as the addresses
+        self._certificates: dict[str, Certificates] = {}
         if settings.tls_certificate is not None and settings.tls_key is not None:
             files = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
-            self._http_tls = Certificates(*files, protocol="http/1.1")
-            self._grpc_tls = Certificates(*files, protocol="h2")
-            self._admin_tls = Certificates(*files, protocol="http/1.1")
+            self._certificates = {
+                "http": Certificates(*files, protocol="http/1.1"),
+                "grpc": Certificates(*files, protocol="h2"),
+                "admin": Certificates(*files, protocol="http/1.1"),
+            }
         self._node = Node(settings, worker=0 if worker is None else worker.number)
 
     async def start(self, stack: AsyncExitStack) -> ListenAddresses:
         """Start to listen. Pushes the cleanups onto `stack`, in the right order."""
         settings, node, shared = self._settings, self._node, self._worker is not None
-        http = bind(settings.http_address, "http_address", shared=shared)
-        stack.callback(close, http)
-        grpc = bind(settings.grpc_address, "grpc_address", shared=shared)
-        stack.callback(close, grpc)
-        admin = []
-        if settings.admin_address is not None:
-            admin = bind(settings.admin_address, "admin_address", shared=shared)
-            stack.callback(close, admin)
-        addresses = ListenAddresses(
-            _actual(settings.http_address, http),
-            _actual(settings.grpc_address, grpc),
-            None if settings.admin_address is None else _actual(settings.admin_address, admin),
-        )
+        sockets: dict[str, list[socket]] = {}
+        actual: dict[str, Address] = {}
+        for name, address in ListenAddresses.of(settings).by_name().items():
+            sockets[name] = bind(address, f"{name}_address", shared=shared)
+            stack.callback(close, sockets[name])
+            actual[name] = address._replace(port=sockets[name][0].getsockname()[1])
         await node.open()
         stack.push_async_callback(node.close)
         pages = Pages(node.metrics)
@@ -134,39 +129,29 @@ class Server:
         self._fleet = Fleet(node) if settings.console else None
         if self._fleet is not None:
             stack.push_async_callback(_cancel, asyncio.create_task(self._fleet.keep_reporting()))
-        data_app, admin_app = self._http_apps(pages)
-        self._web = WebServer(data_app, meter=node.meter, tls=_context(self._http_tls))
-        self._admin_web = None
-        if admin_app is not None:
-            self._admin_web = WebServer(admin_app, meter=node.meter, tls=_context(self._admin_tls))
-        self._grpc = GrpcServer(
+        self._servers["grpc"] = GrpcServer(
             [RateLimiter(node.plane), RateLimitService(node.plane)],
             access=node.access,
             meter=node.meter,
             reflection=settings.reflection,
-            tls=_context(self._grpc_tls),
-            around=self._around(),
+            tls=self._tls("grpc"),
+            around=None if node.tracing is None else node.tracing.check,
         )
-        node.meter.connections = {
-            "http": OpenConnections(self._web.count, MAX_CONNECTIONS),
-            "grpc": OpenConnections(self._grpc.count, MAX_CONNECTIONS),
-        }
-        if self._admin_web is not None:
-            node.meter.connections["admin"] = OpenConnections(self._admin_web.count, MAX_CONNECTIONS)
-            await self._admin_web.start(admin)
-        await self._web.start(http)
-        await self._grpc.start(grpc)
-        for certificates, server in (
-            (self._http_tls, self._web),
-            (self._grpc_tls, self._grpc),
-            (self._admin_tls, self._admin_web),
-        ):
-            if certificates is not None and server is not None:
-                watching = asyncio.create_task(_watch(certificates, server))
+        for name, app in self._http_apps(pages).items():
+            self._servers[name] = WebServer(app, meter=node.meter, tls=self._tls(name))
+        for name, server in self._servers.items():
+            node.meter.connections[name] = OpenConnections(server.count, MAX_CONNECTIONS)
+        for name, server in self._servers.items():
+            await server.start(sockets[name])
+            if name in self._certificates:
+                watching = asyncio.create_task(_watch(self._certificates[name], server))
                 stack.push_async_callback(_cancel, watching)
-        return addresses
+        return ListenAddresses(**actual)
 
-    def _http_apps(self, pages: Pages) -> tuple[App, App | None]:
+    def _tls(self, name: str) -> SSLContext | None:
+        return self._certificates[name].context if name in self._certificates else None
+
+    def _http_apps(self, pages: Pages) -> dict[str, App]:
         """Return the app of HTTP's address, and that of the admin API's address if it has its own."""
         node = self._node
         operations = Operations(
@@ -188,8 +173,11 @@ class Server:
         console = None if self._fleet is None else console_app(node, operations, self._fleet, secure=self._settings.tls)
         make = partial(HttpApp, node.plane, node.access, health=node, metrics=pages.page)
         if self._settings.admin_address is None:
-            return self._trace(make(admin=admin, console=console)), None
-        return self._trace(make(serves="data")), self._trace(make(serves="admin", admin=admin, console=console))
+            return {"http": self._trace(make(admin=admin, console=console))}
+        return {
+            "http": self._trace(make(serves="data")),
+            "admin": self._trace(make(serves="admin", admin=admin, console=console)),
+        }
 
     def _trace(self, app: App) -> App:
         if self._node.tracing is None:
@@ -197,18 +185,15 @@ class Server:
         traced: App = import_module("headgate.telemetry.spans").TracedApp(app, self._node.tracing)
         return traced
 
-    def _around(self) -> Around | None:
-        return None if self._node.tracing is None else self._node.tracing.check
-
     async def drain(self) -> None:
         """Stop gracefully: answer all calls that have begun."""
         settings = self._settings
         self._node.draining = True
-        servers = [one for one in (self._web, self._grpc, self._admin_web) if one is not None]
-        for server in servers:
+        for server in self._servers.values():
             server.drain()
         await asyncio.sleep(settings.drain_delay)
-        cut_off = sum(await asyncio.gather(*(server.stop(settings.drain_timeout) for server in servers)))
+        stops = [server.stop(settings.drain_timeout) for server in self._servers.values()]
+        cut_off = sum(await asyncio.gather(*stops))
         if cut_off:
             log.warning("%d connections were cut off: their calls took longer than drain_timeout", cut_off)
 
@@ -233,15 +218,6 @@ def _stop_event(signals: Collection[signal.Signals], stop_on: int | None) -> asy
     if stop_on is not None:
         loop.add_reader(stop_on, stop_with_parent)
     return stopping
-
-
-def _actual(address: Address, sockets: list[socket]) -> Address:
-    """Return an address with its actual port."""
-    return address._replace(port=sockets[0].getsockname()[1])
-
-
-def _context(certificates: Certificates | None) -> SSLContext | None:
-    return None if certificates is None else certificates.context
 
 
 async def _watch(certificates: Certificates, server: WebServer | GrpcServer) -> None:

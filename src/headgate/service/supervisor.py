@@ -27,6 +27,7 @@ from headgate.service.directory import DataDirectory, admin_token
 from headgate.service.process import AT_ONCE, ListenAddresses, WorkerNumber
 from headgate.service.sockets import close, reserve
 from headgate.settings import Settings, variable
+from headgate.settings_fields import Address
 from headgate.stores.embedded.server_handle import ServerHandle
 from headgate.telemetry.logs import configure_logging
 
@@ -47,22 +48,18 @@ def run(settings: Settings, started: Callable[[ListenAddresses], None]) -> None:
     Raises what `server.run` raises, and `WorkerFailed` if a worker cannot start.
     """
     with ExitStack() as stack:
-        http_sockets, http = reserve(settings.http_address, "http_address")
-        stack.callback(close, http_sockets)
-        grpc_sockets, grpc = reserve(settings.grpc_address, "grpc_address")
-        stack.callback(close, grpc_sockets)
-        admin = None
-        if settings.admin_address is not None:
-            admin_sockets, admin = reserve(settings.admin_address, "admin_address")
-            stack.callback(close, admin_sockets)
+        reserved: dict[str, Address] = {}
+        for name, address in ListenAddresses.of(settings).by_name().items():
+            shared, reserved[name] = reserve(address, f"{name}_address")
+            stack.callback(close, shared)
         admin_token(settings, DataDirectory(settings.data_dir))  # created here once, not by every worker
         if settings.embedded:  # owned by the supervisor, so that counts outlive workers
             stack.callback(_counters(settings).close)
-        settings = settings.model_copy(update={"http_address": http, "grpc_address": grpc, "admin_address": admin})
+        settings = settings.model_copy(update={f"{name}_address": address for name, address in reserved.items()})
         # Not in the data directory: its path may be too long for a socket.
         sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-")))
         signals = stack.enter_context(_signals())
-        _Supervisor(settings, sockets, signals, lambda: started(ListenAddresses(http, grpc, admin))).run()
+        _Supervisor(settings, sockets, signals, lambda: started(ListenAddresses(**reserved))).run()
 
 
 def _counters(settings: Settings) -> ServerHandle:
