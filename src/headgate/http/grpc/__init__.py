@@ -12,14 +12,13 @@ try:
 except ImportError as error:
     raise ImportError("headgate.http.grpc needs grpcio: pip install 'headgate[grpc]'") from error
 
-from headgate.http.grpc.answer import GrpcResponse, current_limits
+from headgate.http.grpc.call import GrpcRequest, GrpcResponse, current_limits
 from headgate.http.grpc.interceptor import (
     HEALTH,
     AsyncRateLimitInterceptor,
     RateLimitInterceptor,
     SyncRateLimitInterceptor,
 )
-from headgate.http.grpc.request import GrpcRequest
 
 __all__ = [
     "HEALTH",

@@ -13,9 +13,17 @@ from typing import Any, TypeVar
 import grpc
 
 from headgate.core.clock import Clock
-from headgate.http.grpc.answer import CURRENT, GrpcResponse, metadata_of, status_of
-from headgate.http.grpc.handler import Behaviour, Handler, behaviour_of, replace_behaviour
-from headgate.http.grpc.request import GrpcRequest
+from headgate.http.grpc.call import (
+    CURRENT,
+    Behaviour,
+    GrpcRequest,
+    GrpcResponse,
+    Handler,
+    behaviour_of,
+    metadata_of,
+    replace_behaviour,
+    status_of,
+)
 from headgate.http.limits import Limits
 from headgate.http.request_limiter import AsyncRequestLimiter, resolve
 from headgate.http.route import Ask, RouteLimit, charge_async

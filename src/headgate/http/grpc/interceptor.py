@@ -12,7 +12,7 @@ import grpc.aio
 
 from headgate.errors import InvalidRule
 from headgate.http.grpc.aio import AsyncCalls
-from headgate.http.grpc.handler import Handler
+from headgate.http.grpc.call import Handler
 from headgate.http.grpc.sync import SyncCalls
 from headgate.http.identity import Identity
 from headgate.http.limits import DeductWhen

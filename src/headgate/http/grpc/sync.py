@@ -9,9 +9,16 @@ from typing import Any, Final
 import grpc
 
 from headgate.core.clock import Clock
-from headgate.http.grpc.answer import CURRENT, GrpcResponse, metadata_of, status_of
-from headgate.http.grpc.handler import Handler, behaviour_of, replace_behaviour
-from headgate.http.grpc.request import GrpcRequest
+from headgate.http.grpc.call import (
+    CURRENT,
+    GrpcRequest,
+    GrpcResponse,
+    Handler,
+    behaviour_of,
+    metadata_of,
+    replace_behaviour,
+    status_of,
+)
 from headgate.http.limits import Limits
 from headgate.http.request_limiter import RequestLimiter
 from headgate.http.route import Ask, RouteLimit, charge

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.http.grpc.request import GrpcRequest, address_of
+from headgate.http.grpc.call import GrpcRequest, address_of
 
 
 @pytest.mark.parametrize(
