@@ -44,8 +44,8 @@ REMEMBERED: Final = 4_096  # paths, and clients
 MAX_LOGGED: Final = 64  # units of charge headers
 
 
-class MiddlewareArguments(TypedDict, total=False):
-    """The keyword arguments of `MiddlewareOptions`, for middleware that passes them on."""
+class CallArguments(TypedDict, total=False):
+    """The keyword arguments of `MiddlewareOptions` that interceptors of gRPC calls pass on."""
 
     identity: Identity | None
     identify: Identify | None
@@ -54,10 +54,15 @@ class MiddlewareArguments(TypedDict, total=False):
     exempt_when: ExemptWhen | None
     deduct_when: DeductWhen | None
     defaults: QuotaOption | None
-    route: RouteOption | None
     headers: HeaderStyle | None
-    charge_header: str | None
     max_waiting: int
+
+
+class MiddlewareArguments(CallArguments, total=False):
+    """The keyword arguments of `MiddlewareOptions`, for middleware that passes them on."""
+
+    route: RouteOption | None
+    charge_header: str | None
 
 
 class MiddlewareOptions:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import grpc
 import grpc.aio
@@ -14,14 +14,10 @@ from headgate.errors import InvalidRule
 from headgate.http.grpc.aio import AsyncCalls
 from headgate.http.grpc.call import Handler
 from headgate.http.grpc.sync import SyncCalls
-from headgate.http.identity import Identity
-from headgate.http.limits import DeductWhen
-from headgate.http.middleware_options import MAX_WAITING, CostOption, ExemptWhen, Identify, MiddlewareArguments
+from headgate.http.middleware_options import CallArguments
 from headgate.http.request_limiter import AsyncRequestLimiter, RequestLimiter
-from headgate.http.route import QuotaOption
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.limiter import Limiter
-from headgate.rules.snapshot import HeaderStyle
 
 HEALTH: Final = "/grpc.health.v1.Health/*"
 
@@ -42,9 +38,10 @@ class RateLimitInterceptor(_Either):
     With a `Limiter` it is for `grpc.server`, with an `AsyncLimiter` for `grpc.aio.server`. Make it the first of a
     server's interceptors, or put it right after those that authenticate.
 
-    The options are those of `MiddlewareOptions`, with the full method as path: `skip` lists patterns of methods that
-    are not limited, by default the health service's. `defaults` is each client's quota on each method. Functions
-    receive a `GrpcRequest`, and `deduct_when` a `GrpcResponse`; with an `AsyncLimiter`, they may be async.
+    The options are those of `MiddlewareOptions`, except `route` and `charge_header`. The path is the full method:
+    `skip` lists patterns of methods that are not limited, by default the health service's. `defaults` is each client's
+    quota on each method. Functions receive a `GrpcRequest`, and `deduct_when` a `GrpcResponse`; with an `AsyncLimiter`,
+    they may be async.
     """
 
     def __new__(cls, *, limiter: Limiter | AsyncLimiter, **_: Any) -> Self:
@@ -54,36 +51,14 @@ class RateLimitInterceptor(_Either):
         made: Self = super().__new__(kind)
         return made
 
-    def __init__(
-        self,
-        *,
-        limiter: Limiter | AsyncLimiter,
-        identity: Identity | None = None,
-        identify: Identify | None = None,
-        cost: CostOption = 1,
-        skip: Iterable[str] = (HEALTH,),
-        exempt_when: ExemptWhen | None = None,
-        deduct_when: DeductWhen | None = None,
-        defaults: QuotaOption | None = None,
-        headers: HeaderStyle | None = None,
-        max_waiting: int = MAX_WAITING,
-    ) -> None:
-        options: MiddlewareArguments = {
-            "identity": identity,
-            "identify": identify,
-            "cost": cost,
-            "skip": skip,
-            "exempt_when": exempt_when,
-            "deduct_when": deduct_when,
-            "defaults": defaults,
-            "headers": headers,
-            "max_waiting": max_waiting,
-            "route": attrgetter("path"),  # the method, which has no parameters
-        }
+    def __init__(self, *, limiter: Limiter | AsyncLimiter, **options: Unpack[CallArguments]) -> None:
+        options.setdefault("skip", (HEALTH,))
+        route = attrgetter("path")  # the method, which has no parameters
         if isinstance(limiter, AsyncLimiter):
-            self._calls: AsyncCalls | SyncCalls = AsyncCalls(AsyncRequestLimiter(limiter, **options))
+            asynchronous = AsyncRequestLimiter(limiter, route=route, charge_header=None, **options)
+            self._calls: AsyncCalls | SyncCalls = AsyncCalls(asynchronous)
         else:
-            self._calls = SyncCalls(RequestLimiter(limiter, **options))
+            self._calls = SyncCalls(RequestLimiter(limiter, route=route, charge_header=None, **options))
         self._options = self._calls.options
 
 

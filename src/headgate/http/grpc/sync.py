@@ -59,7 +59,7 @@ class SyncCalls:
             if not handler.response_streaming:
                 end()
             elif not send:
-                return _Responses(answer, end)
+                return _until_end(answer, end)
             return answer
 
         return replace_behaviour(handler, call)
@@ -171,21 +171,13 @@ def _with_fields(send: Callable[[Any], None], end: End) -> Callable[[Any], None]
     return start_with_fields
 
 
-class _Responses:
-    """A stream of responses that calls `end` at its end, normal or not."""
-
-    __slots__ = ("_end", "_responses")
-
-    def __init__(self, responses: Iterator[Any], end: End) -> None:
-        self._responses = responses
-        self._end = end
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            return next(self._responses)
-        except BaseException as error:
-            self._end(None if isinstance(error, StopIteration) else error)
-            raise
+def _until_end(responses: Iterator[Any], end: End) -> Iterator[Any]:
+    """Yield a stream of responses, and call `end` at its end, normal or not."""
+    try:
+        yield from responses
+    except GeneratorExit:  # the client has left: grpc calls `_give_up`
+        raise
+    except BaseException as error:
+        end(error)
+        raise
+    end()
