@@ -23,10 +23,11 @@ except ImportError as error:
 
 from headgate.core.decision import Decision
 from headgate.errors import InvalidCheck, RateLimited
-from headgate.http.django_response import charge_from, with_fields, with_release
-from headgate.http.django_setup import AnyLimits, DjangoRequest, Setup, T, View, current
+from headgate.http.django_response import charge_from, running_loop, with_fields, with_release
+from headgate.http.django_setup import AnyLimits, DjangoRequest, T, View, current
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
+from headgate.http.request_limiter import resolve
 from headgate.http.route import (
     TAKEN,
     Ask,
@@ -71,11 +72,11 @@ class RateLimitMiddleware:
     def __call__(self, request: HttpRequest) -> Any:
         if self._is_async:
             return self._call_async(request)
-        asked = DjangoRequest(request)
+        wrapped = DjangoRequest(request)
         request_limiter = self._setup.request_limiter()
-        if request_limiter.options.skips(asked.path):
+        if request_limiter.options.skips(wrapped.path):
             return self._get_response(request)
-        request.headgate, allowed = request_limiter.enter(asked)
+        request.headgate, allowed = request_limiter.enter(wrapped)
         limits: Limits[Limiter] = request.headgate
         if not allowed:
             return with_fields(limits, self._setup.refuse(request, limits))
@@ -100,7 +101,7 @@ class RateLimitMiddleware:
     async def _process_view_async(self, request: HttpRequest, view: View, _args: Any, _kwargs: Any) -> Any:
         defaults = self._defaults(request, view)
         charge = None if defaults is None else await _Charge.prepare_async(defaults, request, view)
-        return None if charge is None or await charge.make_async() else await _resolve(charge.refuse())
+        return None if charge is None or await charge.make_async() else await resolve(charge.refuse())
 
     def _defaults(self, request: HttpRequest, view: View) -> RouteLimit | None:
         """Return the default limit, if the view has no limit of its own and the middleware has checked the request."""
@@ -121,14 +122,14 @@ class RateLimitMiddleware:
         return HttpResponse(body, status=status, headers=dict(content))
 
     async def _call_async(self, request: HttpRequest) -> Any:
-        asked = DjangoRequest(request)
+        wrapped = DjangoRequest(request)
         request_limiter = self._setup.async_request_limiter()
-        if request_limiter.options.skips(asked.path):
+        if request_limiter.options.skips(wrapped.path):
             return await self._get_response(request)
-        request.headgate, allowed = await request_limiter.enter(asked)
+        request.headgate, allowed = await request_limiter.enter(wrapped)
         limits: Limits[AsyncLimiter] = request.headgate
         if not allowed:
-            return with_fields(limits, await _resolve(self._setup.refuse(request, limits)))
+            return with_fields(limits, await resolve(self._setup.refuse(request, limits)))
         index = len(limits.charged) - 1
         try:
             response = await self._get_response(request)
@@ -161,9 +162,9 @@ def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], 
         async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             charge = await _Charge.prepare_async(route_limit, request, view)
             if charge is not None and not await charge.make_async():
-                return charge.add_fields(await _resolve(charge.refuse()))
+                return charge.add_fields(await resolve(charge.refuse()))
             try:
-                response = await _resolve(view(request, *args, **kwargs))
+                response = await resolve(view(request, *args, **kwargs))
             except BaseException:
                 if charge is not None:
                     await charge.fail_async()
@@ -177,7 +178,7 @@ def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], 
 
         @wraps(view)
         def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-            if _in_event_loop():  # the caller awaits what a view returns there
+            if running_loop() is not None:  # the caller awaits what a view returns there
                 return limited_async(request, *args, **kwargs)
             charge = _Charge.prepare(route_limit, request, view)
             if charge is not None and not charge.make():
@@ -201,10 +202,9 @@ def charge_request(limit: RouteLimit, request: HttpRequest, *, name: str, key: s
 
     A request that is already refused is not charged: the limit only reports how long it would have to wait.
     """
-    setup = current()
-    limits: AnyLimits = getattr(request, NAME, None) or setup.limits(request)
+    limits: AnyLimits = getattr(request, NAME, None) or current().limits(request)
     assert not callable(limit.quota)
-    return _Charge(setup, limit, request, limits, name, Ask(limit.quota, key, 1)).decide()
+    return _Charge(limit, request, limits, name, Ask(limit.quota, key, 1)).decide()
 
 
 def limits_of(request: HttpRequest) -> AnyLimits:
@@ -218,16 +218,7 @@ def limits_of(request: HttpRequest) -> AnyLimits:
 class _Charge:
     """One view's limit on one request."""
 
-    def __init__(
-        self,
-        setup: Setup,
-        limit: RouteLimit,
-        request: HttpRequest,
-        limits: AnyLimits,
-        name: str,
-        ask: Ask,
-    ) -> None:
-        self._setup = setup
+    def __init__(self, limit: RouteLimit, request: HttpRequest, limits: AnyLimits, name: str, ask: Ask) -> None:
         self._request = request
         self._limits = limits
         self._outer = hasattr(request, NAME)  # whether the middleware, or a limit around this one, adds the headers
@@ -245,30 +236,26 @@ class _Charge:
         ask = Ask.of(limit, lambda function: _run_to_end(function(request)))
         if ask is None:
             return None
-        setup = current()
-        limits = getattr(request, NAME, None) or setup.limits(request)
-        return cls._of(setup, limit, request, limits, view, ask)
+        limits = getattr(request, NAME, None) or current().limits(request)
+        return cls._of(limit, request, limits, view, ask)
 
     @classmethod
     async def prepare_async(cls, limit: RouteLimit, request: HttpRequest, view: View) -> _Charge | None:
         if not limit.applies(request.method):
             return None
-        ask = await Ask.of_async(limit, lambda function: _resolve(function(request)))
+        ask = await Ask.of_async(limit, lambda function: resolve(function(request)))
         if ask is None:
             return None
-        setup = current()
-        limits = getattr(request, NAME, None) or await setup.limits_async(request)
-        return cls._of(setup, limit, request, limits, view, ask)
+        limits = getattr(request, NAME, None) or await current().limits_async(request)
+        return cls._of(limit, request, limits, view, ask)
 
     @classmethod
-    def _of(
-        cls, setup: Setup, limit: RouteLimit, request: HttpRequest, limits: AnyLimits, view: View, ask: Ask
-    ) -> _Charge | None:
+    def _of(cls, limit: RouteLimit, request: HttpRequest, limits: AnyLimits, view: View, ask: Ask) -> _Charge | None:
         taken: list[str] = request.__dict__.setdefault(TAKEN, [])
         name = limit.name_for(_route(request, view), taken)
         if limits.is_exempt(limits.limiter):
             return None
-        return cls(setup, limit, request, limits, name, ask)
+        return cls(limit, request, limits, name, ask)
 
     def make(self) -> bool:
         """Charge the request, and return whether it is allowed."""
@@ -277,7 +264,7 @@ class _Charge:
     async def make_async(self) -> bool:
         if not isinstance(self._limiter, AsyncLimiter):  # under WSGI
             return (await asyncio.to_thread(self.decide)).allowed
-        decision: Decision = await _resolve(self._ask(self._limiter))
+        decision: Decision = await resolve(self._ask(self._limiter))
         self._add(decision)
         if not decision.allowed:
             await self._limits.refuse_async()
@@ -337,7 +324,7 @@ class _Charge:
             await asyncio.to_thread(self._limits.release)
 
     def refuse(self) -> Any:
-        return self._setup.refuse(self._request, self._limits)
+        return current().refuse(self._request, self._limits)
 
     def add_fields(self, response: Any) -> Any:
         """Return the response, with the limits' fields unless the middleware adds them."""
@@ -358,20 +345,8 @@ def _is_async(view: View) -> bool:
     return getattr(view, "__name__", "") == "dispatch" and bool(getattr(type(owner), "view_is_async", False))
 
 
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 def _run_to_end(value: T | Awaitable[T]) -> T:
     """Return what the app's function returned; if that is awaitable, run it to its end in this thread."""
     if not inspect.isawaitable(value):
         return value
-    return async_to_sync(_resolve)(value)
-
-
-async def _resolve(value: T | Awaitable[T]) -> T:
-    return await value if inspect.isawaitable(value) else value
+    return async_to_sync(resolve)(value)

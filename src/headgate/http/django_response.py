@@ -35,7 +35,7 @@ def with_release(limits: AnyLimits, response: Any) -> Any:
     """Make a response release the request's slots when it is closed: at its end, or when the client leaves."""
     if not limits.slots:
         return response
-    close, loop = response.close, _running_loop()
+    close, loop = response.close, running_loop()
 
     def release() -> None:
         try:
@@ -52,7 +52,8 @@ def with_release(limits: AnyLimits, response: Any) -> Any:
     return response
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return this thread's running event loop, if any."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -26,9 +26,17 @@ from headgate.errors import InvalidRule
 from headgate.http.messages import message_limit
 from headgate.http.middleware_options import MiddlewareArguments
 from headgate.http.openapi import REFUSED, can_refuse
-from headgate.http.request_limiter import limiter_of
 from headgate.http.route import LimitOptions, QuotaOption, RouteLimit
-from headgate.http.starlette import Installed, Refused, enter, install_middleware, limits_of, watch_messages
+from headgate.http.routing import limits_of_dependencies
+from headgate.http.starlette import (
+    Installed,
+    Refused,
+    enter,
+    install_middleware,
+    limits_of,
+    require_async,
+    watch_messages,
+)
 from headgate.limiter.async_limiter import AsyncLimiter
 
 __all__ = ["RESPONSES", "Refused", "RouteDependency", "install", "limit", "limit_messages", "limits_of"]
@@ -50,7 +58,7 @@ class RouteDependency:
 
     def __init__(self, limit: RouteLimit, limiter: AsyncLimiter | None) -> None:
         self.limit = limit
-        self._limiter = None if limiter is None else limiter_of(limiter, AsyncLimiter)
+        self._limiter = require_async(limiter)
 
     @overload
     def __call__(self, connection: HTTPConnection, response: Response) -> Coroutine[Any, Any, None]: ...
@@ -60,8 +68,10 @@ class RouteDependency:
 
     def __call__(self, connection: HTTPConnection, response: Response = None) -> Any:  # type: ignore[assignment,misc]
         """As a dependency, return a coroutine. As a decorator, `connection` is a handler: return the limited one."""
-        given: Any = connection
-        return self._enter(given, response) if isinstance(given, HTTPConnection) else _limit_handler(given, self)
+        argument: Any = connection
+        if isinstance(argument, HTTPConnection):
+            return self._enter(argument, response)
+        return _limit_handler(argument, self)
 
     _mark_coroutine_function(__call__)  # otherwise FastAPI runs it in a thread, and does not await the result
 
@@ -80,7 +90,7 @@ class MessageDependency:
 
     def __init__(self, limit: RouteLimit, limiter: AsyncLimiter | None) -> None:
         self._limit = limit
-        self._limiter = None if limiter is None else limiter_of(limiter, AsyncLimiter)
+        self._limiter = require_async(limiter)
 
     async def __call__(self, websocket: WebSocket) -> None:
         await watch_messages(self._limit, self._limiter, websocket)
@@ -152,7 +162,7 @@ class _Documented(Installed):
         used = False
         for route in _operations(app):
             applied = () if options.skips(route.path_format) else rules
-            limited = _has_limit(route.dependant) or options.defaults is not None
+            limited = any(limits_of_dependencies(route.dependant)) or options.defaults is not None
             for method in route.methods:
                 operation = schema.get("paths", {}).get(route.path_format, {}).get(method.lower())
                 if operation is None:
@@ -164,11 +174,6 @@ class _Documented(Installed):
                     responses.setdefault(str(status), {"$ref": "#/components/responses/RateLimited"})
         if used:
             schema.setdefault("components", {}).setdefault("responses", {}).setdefault("RateLimited", REFUSED)
-
-
-def _has_limit(dependant: Any) -> bool:
-    """Return whether a limit is among a route's dependencies."""
-    return isinstance(dependant.call, RouteDependency) or any(map(_has_limit, dependant.dependencies))
 
 
 def _operations(app: FastAPI) -> Iterator[Any]:

@@ -15,7 +15,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 try:
     import flask
@@ -118,7 +118,7 @@ class Headgate:
         checked = middleware.request_limiter.options
         if checked.route is None:
             checked.route = middleware.template
-        app.extensions[NAME] = _Extension(limiter, middleware.request_limiter)
+        app.extensions[NAME] = middleware.request_limiter
         app.wsgi_app = middleware  # type: ignore[method-assign]
         app.before_request_funcs.setdefault(None, []).insert(0, _begin)
         app.register_error_handler(RateLimited, _answer_function)
@@ -160,11 +160,6 @@ class Headgate:
         setattr(target, EXEMPT, True)
         self.exempting = True
         return target
-
-
-class _Extension(NamedTuple):
-    limiter: Limiter
-    request_limiter: RequestLimiter
 
 
 class _Middleware(RateLimitMiddleware):
@@ -289,22 +284,22 @@ def _enter(limit: RouteLimit) -> None:
     request = flask.request
     if NAME not in flask.current_app.extensions:
         raise InvalidRule(f"app {flask.current_app.name!r} has views with limits, but no Headgate: call init_app(app)")
-    extension: _Extension | None = flask.current_app.extensions[NAME]
-    if extension is None or not limit.applies(request.method):
+    request_limiter: RequestLimiter | None = flask.current_app.extensions[NAME]
+    if request_limiter is None or not limit.applies(request.method):
         return
     ask = Ask.of(limit, lambda function: flask.current_app.ensure_sync(function)())
     if ask is None:
         return
-    limits = _limits(extension)
+    limits = _limits(request_limiter)
     name = limit.name_for(_route(), request.environ.setdefault(TAKEN, []))
-    if not limits.is_exempt(extension.limiter):
-        _pass(charge(limit, limits, extension.limiter, name, ask))
+    if not limits.is_exempt(request_limiter.limiter):
+        _pass(charge(limit, limits, request_limiter.limiter, name, ask))
 
 
 def _meet_defaults() -> None:
     """Check a request against the default quota, if its view has no limit of its own. Raises `Refused`."""
     app, request = flask.current_app, flask.request
-    defaults = app.extensions[NAME].request_limiter.options.defaults
+    defaults = app.extensions[NAME].options.defaults
     if defaults is None or request.url_rule is None:
         return
     view = app.view_functions.get(request.endpoint or "")
@@ -323,12 +318,12 @@ def current_limits() -> Limits[Limiter]:
     raise InvalidCheck("this request has no limits: its view is exempt or its path skipped, or the app has no Headgate")
 
 
-def _limits(extension: _Extension) -> Limits[Limiter]:
+def _limits(request_limiter: RequestLimiter) -> Limits[Limiter]:
     """Return the current request's limits. Create them if the middleware did not check it, and add the headers."""
     limits: Limits[Limiter] | None = flask.g.get(NAME)
     if limits is None:
-        facts = extension.request_limiter.facts(WsgiRequest(flask.request.environ))
-        limits = flask.g.headgate = flask.request.environ.get(OWN) or extension.request_limiter.limits(facts)
+        facts = request_limiter.facts(WsgiRequest(flask.request.environ))
+        limits = flask.g.headgate = flask.request.environ.get(OWN) or request_limiter.limits(facts)
         limits.facts = facts
 
         @flask.after_this_request

@@ -65,13 +65,13 @@ def _limits(route: Any, method: str | None) -> Iterator[RouteLimit]:
         yield from limits_on(getattr(endpoint, "get" if method == "HEAD" else method.lower(), None))
     dependant = getattr(route, "dependant", None)
     if dependant is not None:
-        yield from _limits_of_dependencies(dependant)
+        yield from limits_of_dependencies(dependant)
 
 
-def _limits_of_dependencies(dependant: Any) -> Iterator[RouteLimit]:
+def limits_of_dependencies(dependant: Any) -> Iterator[RouteLimit]:
     """Yield the limits among a route's dependencies."""
     limit = getattr(dependant.call, "limit", None)
     if isinstance(limit, RouteLimit):
         yield limit
     for one in dependant.dependencies:
-        yield from _limits_of_dependencies(one)
+        yield from limits_of_dependencies(one)

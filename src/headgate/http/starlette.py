@@ -93,7 +93,7 @@ def limit(
     It counts in the store of `limiter`, else of `app.state.headgate`, which `install` sets, else of the middleware,
     else in memory. A refused request raises `Refused`.
     """
-    route_limit, own = RouteLimit(quota, **options), _require_async(limiter)
+    route_limit, own = RouteLimit(quota, **options), require_async(limiter)
     return lambda endpoint: _decorate(endpoint, route_limit, partial(enter, route_limit, own))
 
 
@@ -105,7 +105,7 @@ def limit_messages(
 
     A client's WebSockets to one route share a count. Needs the middleware (`install`), which sees messages.
     """
-    route_limit, own = message_limit(quota, **options), _require_async(limiter)
+    route_limit, own = message_limit(quota, **options), require_async(limiter)
 
     async def enter_messages(connection: HTTPConnection) -> None:
         await watch_messages(route_limit, own, connection)
@@ -240,7 +240,8 @@ def _limiter_of(own: AsyncLimiter | None, scope: Scope, passed: Passed | None) -
     return found
 
 
-def _require_async(limiter: AsyncLimiter | None) -> AsyncLimiter | None:
+def require_async(limiter: AsyncLimiter | None) -> AsyncLimiter | None:
+    """Return the limiter. Raises `InvalidRule` if it is not an `AsyncLimiter`."""
     return None if limiter is None else limiter_of(limiter, AsyncLimiter)
 
 
