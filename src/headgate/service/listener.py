@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from socket import socket
@@ -47,7 +48,7 @@ def make_room(idle: Sequence[ClientConnection]) -> bool:
     return bool(idle)
 
 
-class SocketListener:
+class SocketListener(ABC):
     """Creates a `connection` for every client, and manages all `clients`. Belongs to one event loop."""
 
     def __init__(
@@ -78,11 +79,16 @@ class SocketListener:
         for server in before:
             server.close()
 
+    @abstractmethod
+    def drain(self) -> None:
+        """Let clients know that the server will stop, and continue to serve them."""
+
     async def stop(self, seconds: float) -> int:
         """Accept no more clients, and close connections as soon as their begun requests are answered.
 
         Aborts connections that take longer than `seconds`, and returns their number.
         """
+        self.drain()
         await self._close()
         connections: set[ClientConnection] = self._clients.connections
         for connection in list(connections):

@@ -121,9 +121,7 @@ class Server:
             actual[name] = address._replace(port=sockets[name][0].getsockname()[1])
         await node.open()
         stack.push_async_callback(node.close)
-        pages = Pages(node.metrics)
-        if self._worker is not None:
-            pages = Pages(node.metrics, self._worker.number, settings.workers, self._worker.sockets)
+        pages = Pages(node.metrics, self._worker, settings.workers)
         await pages.start()
         stack.callback(pages.close)
         self._fleet = Fleet(node) if settings.console else None

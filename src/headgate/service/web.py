@@ -77,14 +77,6 @@ class WebServer(SocketListener):
         """Continue to serve, and close each connection after its next answer."""
         self.state.draining = True
 
-    async def stop(self, seconds: float) -> int:
-        """Accept no more connections, and close open ones as soon as their begun requests are answered.
-
-        Aborts connections that take longer than `seconds`, and returns their number.
-        """
-        self.drain()
-        return await super().stop(seconds)
-
 
 def _should_log(record: logging.LogRecord) -> bool:
     """Filter uvicorn's log: drop requests cancelled by the stop, and shorten errors that are not the app's fault."""

@@ -7,9 +7,9 @@ import asyncio
 import logging
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
+from headgate.service.process import WorkerNumber
 from headgate.telemetry.metrics import Metrics
 from headgate.telemetry.metrics_merge import merge_pages
 
@@ -19,14 +19,15 @@ log = logging.getLogger("headgate")
 
 
 class Pages:
-    """Metrics of one worker and of all. `directory` holds the workers' sockets; None for a single worker."""
+    """Metrics of one worker and of all. `worker` is None for a single process."""
 
-    def __init__(self, metrics: Metrics, worker: int = 0, workers: int = 1, directory: Path | None = None) -> None:
+    def __init__(self, metrics: Metrics, worker: WorkerNumber | None = None, workers: int = 1) -> None:
         self._metrics = metrics
-        self._worker = worker
-        self._sockets = {}
-        if directory is not None:
-            self._sockets = {one: str(directory / f"{one}.sock") for one in range(workers)}
+        self._worker = 0
+        self._sockets: dict[int, str] = {}
+        if worker is not None:
+            self._worker = worker.number
+            self._sockets = {one: str(worker.sockets / f"{one}.sock") for one in range(workers)}
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -35,7 +36,7 @@ class Pages:
             own = self._sockets[self._worker]
             with suppress(FileNotFoundError):
                 os.unlink(own)  # noqa: PTH108 - left by the worker that this one replaces; does not block
-            self._server = await asyncio.start_unix_server(self._tell, own)
+            self._server = await asyncio.start_unix_server(self._answer, own)
 
     def close(self) -> None:
         if self._server is not None:
@@ -65,7 +66,7 @@ class Pages:
             log.warning("metrics: cannot read the metrics of worker %d: %r", worker, error)
             return None
 
-    async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             accept = (await reader.readline()).decode("latin-1").strip()
             page, _ = await asyncio.to_thread(self._metrics.render, accept)

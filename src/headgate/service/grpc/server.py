@@ -60,10 +60,6 @@ class GrpcServer(SocketListener):
         self._health.stop_serving()
 
     async def stop(self, seconds: float) -> int:
-        """Take no more connections, send GOAWAY to clients, and close each connection when its calls are answered.
-
-        Connections that take longer than `seconds` are cut off. Returns how many.
-        """
-        self.drain()
+        """Send GOAWAY to clients, end the calls of health's watchers, and stop as any listener does."""
         self._health.dismiss()
         return await super().stop(seconds)
