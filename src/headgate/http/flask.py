@@ -327,7 +327,7 @@ def _limits(request_limiter: RequestLimiter) -> Limits[Limiter]:
         limits.facts = facts
 
         @flask.after_this_request
-        def tell(response: flask.Response) -> flask.Response:
+        def add_fields(response: flask.Response) -> flask.Response:
             flask.g.headgate.conclude(response)
             response.headers.extend(flask.g.headgate.fields)
             return response

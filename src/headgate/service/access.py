@@ -135,7 +135,7 @@ class Access:
 class _Found(NamedTuple):
     token: Token | None  # None: unknown token
     until: float
-    at_most: float  # until when it is valid while the database is down
+    stale_until: float  # while the database is down
 
 
 class _Lookup:
@@ -155,7 +155,7 @@ class _Lookup:
         self._good: dict[str, _Found] = {}
         self._bad: dict[str, _Found] = {}
         self._waiting: dict[str, asyncio.Future[Token | None]] = {}
-        self._asking: asyncio.Task[None] | None = None
+        self._querying: asyncio.Task[None] | None = None
         self._generation = 0
         self._failing = False
         self._unanswered: list[str] = []  # the last failed batch
@@ -166,9 +166,9 @@ class _Lookup:
         found, now = self._good.get(digest) or self._bad.get(digest), self._now()
         if found is not None and now < found.until:
             return found.token
-        kept = found if stale and found is not None and found.token is not None and now < found.at_most else None
+        kept = found if stale and found is not None and found.token is not None and now < found.stale_until else None
         if kept is not None and self._failing:
-            self._keep_asking()
+            self._start_querying()
             return kept.token
         deadline = self._deadline if kept is None else min(self._deadline, PATIENCE_SECONDS)
         try:
@@ -199,14 +199,14 @@ class _Lookup:
             if len(self._waiting) >= MAX_WAITING and digest not in self._good:
                 raise DatabaseUnavailable("too many tokens are being looked up; try again")
             answer = self._waiting[digest] = asyncio.get_running_loop().create_future()
-            self._keep_asking()
+            self._start_querying()
         return answer
 
-    def _keep_asking(self) -> None:
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._ask())
+    def _start_querying(self) -> None:
+        if self._querying is None:
+            self._querying = asyncio.create_task(self._query())
 
-    async def _ask(self) -> None:
+    async def _query(self) -> None:
         try:
             while self._waiting or self._failing:
                 if not self._waiting:
@@ -224,7 +224,7 @@ class _Lookup:
                     self._record_recovery()
                     self._answer(batch, found, now if generation == self._generation else None)
         finally:
-            self._asking = None
+            self._querying = None
             for answer in self._waiting.values():  # only if cancelled: the loop is closing
                 answer.cancel()
             self._waiting.clear()
@@ -237,12 +237,12 @@ class _Lookup:
                 answer.set_exception(TokensUnavailable(f"tokens could not be looked up: {what}"))
                 answer.exception()  # marks it as retrieved, even if all waiting callers have left
 
-    def _answer(self, batch: Iterable[str], found: Mapping[str, Token], asked_at: float | None) -> None:
+    def _answer(self, batch: Iterable[str], found: Mapping[str, Token], queried_at: float | None) -> None:
         """Answer all waiting callers; cache the results if the time of the query is given."""
         for digest in batch:
             token = found.get(digest)
-            if asked_at is not None:
-                kept = _Found(token, asked_at + FRESH_SECONDS, asked_at + OUTAGE_SECONDS)
+            if queried_at is not None:
+                kept = _Found(token, queried_at + FRESH_SECONDS, queried_at + OUTAGE_SECONDS)
                 _remember(self._bad if token is None else self._good, digest, kept)
                 (self._good if token is None else self._bad).pop(digest, None)
             answer = self._waiting.pop(digest, None)

@@ -23,13 +23,13 @@ def bind(address: Address, setting: str, *, shared: bool = False) -> list[socket
     `shared` lets other `shared` sockets bind the same address, in this process or another.
     """
     try:
-        places = _places(address)
+        endpoints = _endpoints(address)
     except OSError as error:
         raise CannotListen(f"{variable(setting)}: {address.host!r} is not known: {error.strerror}") from error
     sockets: list[socket.socket] = []
     port = address.port
     try:
-        for family, host in places:
+        for family, host in endpoints:
             sockets.append(_bind(family, host, port, shared=shared))
             port = sockets[0].getsockname()[1]  # if the port is 0, use one port for all
     except OSError as error:
@@ -54,11 +54,11 @@ def close(sockets: list[socket.socket]) -> None:
         one.close()
 
 
-def _places(address: Address) -> list[tuple[int, str]]:
+def _endpoints(address: Address) -> list[tuple[int, str]]:
     if address.host == ANY:
         return [(socket.AF_INET6, ANY)] if socket.has_dualstack_ipv6() else [(socket.AF_INET, "0.0.0.0")]
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return list(dict.fromkeys((int(family), str(place[0])) for family, _, _, _, place in found))
+    return list(dict.fromkeys((int(family), str(endpoint[0])) for family, _, _, _, endpoint in found))
 
 
 def _bind(family: int, host: str, port: int, *, shared: bool) -> socket.socket:

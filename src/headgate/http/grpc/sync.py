@@ -126,7 +126,7 @@ def _end(limits: Limits[Limiter], context: Any, error: BaseException | None = No
     try:
         if limits.conditions:
             limits.conclude(_response_of(context, error))
-        _tell(limits, context)
+        _add_metadata(limits, context)
     finally:
         limits.release()
 
@@ -147,7 +147,7 @@ def _response_of(context: Any, error: BaseException | None) -> GrpcResponse:
         return GrpcResponse(None, None, error)
 
 
-def _tell(limits: Limits[Limiter], context: grpc.ServicerContext) -> None:
+def _add_metadata(limits: Limits[Limiter], context: grpc.ServicerContext) -> None:
     """Add the limits' metadata to what the handler has set."""
     try:
         own = context.trailing_metadata()

@@ -79,7 +79,7 @@ class ApiKeys:
         if self._listed is not None:
             found = self._listed.get(hashed)
         elif self._lookup is not None:
-            found = _answer((yield OperatorCall("api_keys", self._lookup, key)))
+            found = _answer((yield OperatorCall(self._lookup, key)))
         if found is None:
             raise Rejected("api_key_unknown")
         return {**found, "api_key": hashed}

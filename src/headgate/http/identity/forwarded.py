@@ -19,13 +19,13 @@ Hops = Callable[[str, int], Iterator[str]]
 
 
 def x_forwarded_for(header: str, max_hops: int) -> Iterator[str]:
-    """Yield at most `most` hops of X-Forwarded-For, the last first."""
+    """Yield at most `max_hops` hops of X-Forwarded-For, the last first."""
     for hop in reversed(header.rsplit(",", max_hops)[-max_hops:]):
         yield hop.strip(" \t")
 
 
 def forwarded(header: str, max_hops: int) -> Iterator[str]:
-    """Yield at most `most` `for` values of Forwarded, the last first; "" for an element with none, two, or an error."""
+    """Yield the `for` values of Forwarded, the last first, at most `max_hops`; "" for one with none, two or errors."""
     end = len(header)
     for _ in range(max_hops):
         start = _last_element(header, end)

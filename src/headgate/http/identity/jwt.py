@@ -58,12 +58,12 @@ class JWT:
             raise InvalidRule(Problem("JWT", *problem))
         keys: list[Key] = []
         if self.key is not None:
-            given = [self.key] if isinstance(self.key, str | bytes) else list(self.key)
-            for number, key in enumerate(given, start=1):
+            accepted = [self.key] if isinstance(self.key, str | bytes) else list(self.key)
+            for number, key in enumerate(accepted, start=1):
                 try:
                     keys.append(key_from_settings(self.algorithms[0], key))
                 except ValueError as error:
-                    which = f"number {number} " if len(given) > 1 else ""
+                    which = f"number {number} " if len(accepted) > 1 else ""
                     raise InvalidRule(Problem("JWT", "key", f"{which}{error}")) from error.__cause__
         object.__setattr__(self, "_listed_keys", tuple(keys))
 

@@ -65,10 +65,9 @@ class Settled:
 
 
 class OperatorCall:
-    """Calls the operator's function, sync or async. The result is its return value or its exception."""
+    """Calls the operator's function `api_keys`, sync or async. The result is its return value or its exception."""
 
-    def __init__(self, name: str, function: Callable[[str], Any], argument: str) -> None:
-        self._name = name
+    def __init__(self, function: Callable[[str], Any], argument: str) -> None:
         self._function = function
         self._argument = argument
 
@@ -80,7 +79,7 @@ class OperatorCall:
         if inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()
-            raise TypeError(f"{self._name}: an async function needs facts_async, or an async middleware")
+            raise TypeError("api_keys: an async function needs facts_async, or an async middleware")
         return result
 
     async def run_async(self) -> Any:

@@ -35,12 +35,12 @@ class HealthService:
     def stop_serving(self) -> None:
         """Report NOT_SERVING from now on."""
         self._statuses = dict.fromkeys(self._statuses, Response.NOT_SERVING)
-        self._tell()
+        self._notify()
 
     def dismiss(self) -> None:
         """End the calls of all watchers."""
         self._dismissed = True
-        self._tell()
+        self._notify()
 
     def check(self, received: bytes) -> Answered:
         service = messages.HealthCheckRequest.FromString(received).service
@@ -62,18 +62,18 @@ class HealthService:
         if self._watchers >= MAX_WATCHERS:
             raise Ended(Code.RESOURCE_EXHAUSTED, f"at most {MAX_WATCHERS:,} may watch at a time")
         self._watchers += 1
-        told = None
+        reported = None
         try:
             while not self._dismissed:
                 changed = self._changed
                 status = self._statuses.get(request.service, Response.SERVICE_UNKNOWN)
-                if status != told:
-                    told = status
+                if status != reported:
+                    reported = status
                     yield Response(status=status)
                 await changed.wait()
         finally:
             self._watchers -= 1
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

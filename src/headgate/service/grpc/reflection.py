@@ -42,24 +42,24 @@ class Reflection:
             yield answer
 
     def _answer(self, request: messages.ServerReflectionRequest) -> messages.ServerReflectionResponse:
-        asked = request.WhichOneof("message_request")
+        kind = request.WhichOneof("message_request")
         pool: Any = POOL
-        if asked == "list_services":
+        if kind == "list_services":
             listed = [messages.ServiceResponse(name=name) for name in self._services]
             return Response(list_services_response=messages.ListServiceResponse(service=listed))
-        if asked == "file_by_filename":
+        if kind == "file_by_filename":
             return _files(pool.FindFileByName(request.file_by_filename))
-        if asked == "file_containing_symbol":
+        if kind == "file_containing_symbol":
             return _files(pool.FindFileContainingSymbol(request.file_containing_symbol))
-        if asked == "file_containing_extension":
+        if kind == "file_containing_extension":
             extended = pool.FindMessageTypeByName(request.file_containing_extension.containing_type)
             number = request.file_containing_extension.extension_number
             return _files(pool.FindExtensionByNumber(extended, number).file)
-        if asked == "all_extension_numbers_of_type":
+        if kind == "all_extension_numbers_of_type":
             extended = pool.FindMessageTypeByName(request.all_extension_numbers_of_type)
             numbers = sorted(extension.number for extension in pool.FindAllExtensions(extended))
-            told = messages.ExtensionNumberResponse(base_type_name=extended.full_name, extension_number=numbers)
-            return Response(all_extension_numbers_response=told)
+            found = messages.ExtensionNumberResponse(base_type_name=extended.full_name, extension_number=numbers)
+            return Response(all_extension_numbers_response=found)
         return _error(Code.INVALID_ARGUMENT, "the request asks for nothing that is known")
 
 
