@@ -9,27 +9,24 @@ Django REST framework.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, Unpack, cast
 
 try:
-    from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction
+    from asgiref.sync import iscoroutinefunction, markcoroutinefunction
     from django.http import HttpRequest, HttpResponse
 except ImportError as error:
     raise ImportError("headgate.http.django needs Django: pip install 'headgate[django]'") from error
 
 from headgate.core.decision import Decision
 from headgate.errors import InvalidCheck, RateLimited
-from headgate.http.django_response import charge_from, running_loop, with_fields, with_release
-from headgate.http.django_setup import AnyLimits, DjangoRequest, T, View, current
+from headgate.http.django_charge import Charge, charge_from, running_loop, with_fields, with_release
+from headgate.http.django_setup import AnyLimits, DjangoRequest, View, current
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
 from headgate.http.request_limiter import resolve
 from headgate.http.route import (
-    TAKEN,
     Ask,
     LimitOptions,
     QuotaOption,
@@ -37,10 +34,8 @@ from headgate.http.route import (
     is_default_replaced,
     limits_on,
     mark_limited,
-    subject_of,
 )
 from headgate.limiter.async_limiter import AsyncLimiter
-from headgate.limiter.decorator import rule_name
 from headgate.limiter.limiter import Limiter
 
 V = TypeVar("V", bound=View)
@@ -95,12 +90,12 @@ class RateLimitMiddleware:
     def process_view(self, request: HttpRequest, view: View, _args: Any, _kwargs: Any) -> Any:
         """Check a request against the defaults, if its view has no limit of its own."""
         defaults = self._defaults(request, view)
-        charge = None if defaults is None else _Charge.prepare(defaults, request, view)
+        charge = None if defaults is None else Charge.prepare(defaults, request, view)
         return None if charge is None or charge.make() else charge.refuse()
 
     async def _process_view_async(self, request: HttpRequest, view: View, _args: Any, _kwargs: Any) -> Any:
         defaults = self._defaults(request, view)
-        charge = None if defaults is None else await _Charge.prepare_async(defaults, request, view)
+        charge = None if defaults is None else await Charge.prepare_async(defaults, request, view)
         return None if charge is None or await charge.make_async() else await resolve(charge.refuse())
 
     def _defaults(self, request: HttpRequest, view: View) -> RouteLimit | None:
@@ -160,7 +155,7 @@ def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], 
 
     def decorate(view: V) -> V:
         async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-            charge = await _Charge.prepare_async(route_limit, request, view)
+            charge = await Charge.prepare_async(route_limit, request, view)
             if charge is not None and not await charge.make_async():
                 return charge.add_fields(await resolve(charge.refuse()))
             try:
@@ -180,7 +175,7 @@ def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], 
         def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             if running_loop() is not None:  # the caller awaits what a view returns there
                 return limited_async(request, *args, **kwargs)
-            charge = _Charge.prepare(route_limit, request, view)
+            charge = Charge.prepare(route_limit, request, view)
             if charge is not None and not charge.make():
                 return charge.add_fields(charge.refuse())
             try:
@@ -204,7 +199,7 @@ def charge_request(limit: RouteLimit, request: HttpRequest, *, name: str, key: s
     """
     limits: AnyLimits = getattr(request, NAME, None) or current().limits(request)
     assert not callable(limit.quota)
-    return _Charge(limit, request, limits, name, Ask(limit.quota, key, 1)).decide()
+    return Charge(limit, request, limits, name, Ask(limit.quota, key, 1)).decide()
 
 
 def limits_of(request: HttpRequest) -> AnyLimits:
@@ -215,138 +210,9 @@ def limits_of(request: HttpRequest) -> AnyLimits:
     raise InvalidCheck("this request has no limits: its path is skipped, or MIDDLEWARE lacks Headgate's")
 
 
-class _Charge:
-    """One view's limit on one request."""
-
-    def __init__(self, limit: RouteLimit, request: HttpRequest, limits: AnyLimits, name: str, ask: Ask) -> None:
-        self._request = request
-        self._limits = limits
-        self._outer = hasattr(request, NAME)  # whether the middleware, or a limit around this one, adds the headers
-        request.headgate = limits
-        self._limiter: Limiter | AsyncLimiter = limit.limiter(limits.limiter, name, ask.quota)  # type: ignore[type-var]
-        self._subject = subject_of(limits, ask.key)
-        self._cost = ask.cost
-        self._deduct_when = limit.deduct_when
-
-    @classmethod
-    def prepare(cls, limit: RouteLimit, request: HttpRequest, view: View) -> _Charge | None:
-        """Return the charge to make, or None if the limit does not apply to the request."""
-        if not limit.applies(request.method):
-            return None
-        ask = Ask.of(limit, lambda function: _run_to_end(function(request)))
-        if ask is None:
-            return None
-        limits = getattr(request, NAME, None) or current().limits(request)
-        return cls._of(limit, request, limits, view, ask)
-
-    @classmethod
-    async def prepare_async(cls, limit: RouteLimit, request: HttpRequest, view: View) -> _Charge | None:
-        if not limit.applies(request.method):
-            return None
-        ask = await Ask.of_async(limit, lambda function: resolve(function(request)))
-        if ask is None:
-            return None
-        limits = getattr(request, NAME, None) or await current().limits_async(request)
-        return cls._of(limit, request, limits, view, ask)
-
-    @classmethod
-    def _of(cls, limit: RouteLimit, request: HttpRequest, limits: AnyLimits, view: View, ask: Ask) -> _Charge | None:
-        taken: list[str] = request.__dict__.setdefault(TAKEN, [])
-        name = limit.name_for(_route(request, view), taken)
-        if limits.is_exempt(limits.limiter):
-            return None
-        return cls(limit, request, limits, name, ask)
-
-    def make(self) -> bool:
-        """Charge the request, and return whether it is allowed."""
-        return self.decide().allowed
-
-    async def make_async(self) -> bool:
-        if not isinstance(self._limiter, AsyncLimiter):  # under WSGI
-            return (await asyncio.to_thread(self.decide)).allowed
-        decision: Decision = await resolve(self._ask(self._limiter))
-        self._add(decision)
-        if not decision.allowed:
-            await self._limits.refuse_async()
-        return decision.allowed
-
-    def decide(self) -> Decision:
-        if isinstance(self._limiter, AsyncLimiter):  # a sync view under ASGI: in a thread, while the event loop runs
-            async_to_sync(self.make_async)()
-            return self._limits.charged[-1].decision
-        decision: Decision = self._ask(self._limiter)
-        self._add(decision)
-        if not decision.allowed:
-            self._limits.refuse()
-        return decision
-
-    def _add(self, decision: Decision) -> None:
-        self._limits.add(decision, self._cost, self._limiter)
-        if self._deduct_when is not None and decision.allowed:
-            self._limits.charge_only_when(self._deduct_when)
-
-    def conclude(self, response: Any) -> Any:
-        """Refund what the response says is not charged, unless the middleware does, and return the response."""
-        if not self._outer and self._limits.conditions:
-            if isinstance(self._limits.limiter, AsyncLimiter):
-                async_to_sync(self._limits.conclude_async)(response)
-            else:
-                self._limits.conclude(response)
-        return response
-
-    async def conclude_async(self, response: Any) -> Any:
-        if not self._outer and self._limits.conditions:
-            if isinstance(self._limits.limiter, AsyncLimiter):
-                await self._limits.conclude_async(response)
-            else:
-                await asyncio.to_thread(self._limits.conclude, response)
-        return response
-
-    def _ask(self, limiter: Limiter | AsyncLimiter) -> Any:
-        """Return the decision or an awaitable for it. A request that is already refused is not charged."""
-        if self._limits.refused:
-            return limiter.peek(self._subject, cost=self._cost)
-        return limiter.decide({"user": self._subject}, cost=self._cost, slots="take")
-
-    def fail(self) -> None:
-        """Release the request's slots after the view failed, if there is no middleware to do it."""
-        if isinstance(self._limits.limiter, AsyncLimiter):
-            async_to_sync(self.fail_async)()
-        elif not self._outer:
-            self._limits.release()
-
-    async def fail_async(self) -> None:
-        if self._outer:
-            return
-        if isinstance(self._limits.limiter, AsyncLimiter):
-            await self._limits.release_async()
-        else:
-            await asyncio.to_thread(self._limits.release)
-
-    def refuse(self) -> Any:
-        return current().refuse(self._request, self._limits)
-
-    def add_fields(self, response: Any) -> Any:
-        """Return the response, with the limits' fields unless the middleware adds them."""
-        return response if self._outer else with_release(self._limits, with_fields(self._limits, response))
-
-
-def _route(request: HttpRequest, view: View) -> str:
-    """Return the route, as `/users/<int:id>/`; the view's name when no URL was resolved, as in a test."""
-    match = request.resolver_match
-    return rule_name(view) if match is None else f"/{match.route}"
-
-
 def _is_async(view: View) -> bool:
     """Return whether a view is async, or is the `dispatch` of a class with async methods."""
     if iscoroutinefunction(view):
         return True
     owner = getattr(getattr(view, "func", view), "__self__", None)  # as `method_decorator` binds it
     return getattr(view, "__name__", "") == "dispatch" and bool(getattr(type(owner), "view_is_async", False))
-
-
-def _run_to_end(value: T | Awaitable[T]) -> T:
-    """Return what the app's function returned; if that is awaitable, run it to its end in this thread."""
-    if not inspect.isawaitable(value):
-        return value
-    return async_to_sync(resolve)(value)

@@ -20,18 +20,14 @@ from headgate.core.fork import renew_in_children
 from headgate.http.limits import Limits
 from headgate.http.problem import refusal
 from headgate.http.request_limiter import AsyncRequestLimiter, RequestLimiter
-from headgate.http.route import (
-    RouteLimit,
-)
+from headgate.http.route import RouteLimit
 from headgate.http.settings import FAULTS, FrameworkSettings, describe_fault
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.limiter import Limiter
 from headgate.stores.urls import open_store
 
 SETTING: Final = "HEADGATE"
-
-
-FUNCTIONS: Final = (
+FUNCTIONS: Final = (  # may be given as dotted paths
     "IDENTITY",
     "IDENTIFY",
     "COST",
@@ -40,12 +36,10 @@ FUNCTIONS: Final = (
     "DEDUCT_WHEN",
     "ROUTE",
     "ON_REFUSED",
-)  # may be given as dotted paths
+)
 
-
+T = TypeVar("T")
 View = Callable[..., Any]
-
-
 AnyLimits = Limits[Limiter] | Limits[AsyncLimiter]
 
 
@@ -218,9 +212,6 @@ def _import_named(key: str, value: Any) -> Any:
         return import_string(value)
     except ImportError as error:
         raise ImproperlyConfigured(f"{SETTING}[{key!r}]: {error}") from error
-
-
-T = TypeVar("T")
 
 
 def _make_or_explain(make: Callable[[], T]) -> T:
