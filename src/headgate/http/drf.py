@@ -10,6 +10,7 @@ class SearchView(APIView):
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any, ClassVar
 
 try:
@@ -86,12 +87,9 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Any:
     return response
 
 
-_limits: dict[str | Quota, RouteLimit] = {}  # by quota: a throttle is created for each request
-
-
+@cache  # a throttle is created for each request
 def _limit(quota: str | Quota) -> RouteLimit:
-    limit = _limits.get(quota)
-    return _limits.setdefault(quota, RouteLimit(quota)) if limit is None else limit
+    return RouteLimit(quota)
 
 
 def _rate(scope: str) -> str | None:
@@ -100,7 +98,7 @@ def _rate(scope: str) -> str | None:
     if scope not in rates:
         raise ImproperlyConfigured(f"DEFAULT_THROTTLE_RATES: has no rate for the scope {scope!r}")
     rate = rates[scope]
-    if rate is not None and rate not in _limits:
+    if rate is not None:
         try:
             _limit(rate)
         except InvalidQuota as error:

@@ -238,9 +238,7 @@ def _limit_registered(app: flask.Flask, endpoint: str | None) -> None:
     while endpoint is not None:
         view = app.view_functions.get(endpoint)
         owner, limited = getattr(view, ABOVE, (None, None))
-        if (
-            view is None or owner is not view or limited is None
-        ):  # functools.wraps copies the attribute to other functions
+        if limited is None or owner is not view:  # functools.wraps copies the attribute to other functions
             return
         app.view_functions[endpoint] = limited
 

@@ -129,10 +129,8 @@ class MiddlewareOptions:
         self._lock = Lock()
         self._waiting = 0
         self.by_subject = limiter.by_subject
-        self.known: tuple[Snapshot | None, dict[str | None, Facts]] = (
-            None,
-            {},
-        )  # clients by peer, valid for that snapshot
+        # Clients by peer, valid for that snapshot.
+        self._known: tuple[Snapshot | None, dict[str | None, Facts]] = (None, {})
         self._max_waiting = max_waiting
         try:
             self.skip = [Pattern.parse(pattern) for pattern in skip]
@@ -165,7 +163,7 @@ class MiddlewareOptions:
 
         The client is cached as long as only the peer's address identifies it.
         """
-        known_in, known = self.known
+        known_in, known = self._known
         client = known.get(request.peer) if known_in is snapshot else None
         if client is None:
             client = self._learn(request, snapshot)
@@ -177,10 +175,10 @@ class MiddlewareOptions:
             client = {"user": client_of(client)}
         peer = request.peer
         if peer is not None and self.identity.goes_by_peer(snapshot):
-            known_in, known = self.known
+            known_in, known = self._known
             if known_in is not snapshot or len(known) >= REMEMBERED:
                 known = {}
-                self.known = (snapshot, known)  # replaced atomically, for threads
+                self._known = (snapshot, known)  # replaced atomically, for threads
             known[peer] = client
         return client
 

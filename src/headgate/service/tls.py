@@ -41,10 +41,7 @@ class Certificates:
         self._fingerprint = fingerprint
         try:
             self.context = self._context()
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # perhaps only half of them are replaced so far: the next change is tried again
+        except (OSError, ValueError) as error:  # perhaps only half are replaced so far: the next change is tried again
             log.warning("TLS: keeping the current certificate: %s", self._what(error))
             return False
         log.info("TLS: loaded a new certificate from %s", self._paths[0])

@@ -10,11 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 PER_SECOND: Final = 80_000  # units of each client: enough to begin all the calls that it may have at a time
-MOST: Final = 4 * PER_SECOND  # units that a client can save up
-PER_SECOND_OF_STRANGERS: Final = 250_000  # units of all strangers together: a part of a core
-LITTLE: Final = (
-    2_000  # units in a second that a stranger may use without waiting, until twice the common units are used up
-)
+MAX_SAVED: Final = 4 * PER_SECOND  # units that a client can save up
+PER_SECOND_OF_STRANGERS: Final = 250_000  # units in a second of all strangers together: a part of a core
+LITTLE: Final = 2_000  # … that a stranger may use without waiting, until twice the common units are used up
 LEAST: Final = 200  # … that never make a stranger wait: a health check on a new connection
 
 FRAME: Final = 32  # units for a frame without a request: more than it costs, since no client needs many
@@ -41,7 +39,7 @@ class Allowance:
 
     def earn(self, units: int) -> None:
         left = self.left + units
-        self.left = left if left < MOST else MOST
+        self.left = left if left < MAX_SAVED else MAX_SAVED
 
     def refill(self) -> None:
         """Once a second."""

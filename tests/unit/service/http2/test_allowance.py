@@ -7,7 +7,7 @@ from headgate.service.http2.allowance import (
     FRAME,
     LEAST,
     LITTLE,
-    MOST,
+    MAX_SAVED,
     PER_SECOND,
     PER_SECOND_OF_STRANGERS,
     REQUEST,
@@ -33,15 +33,15 @@ def test_calls_that_are_admitted_pay_for_the_frames_around_them() -> None:
     for _ in range(100_000):
         assert allowance.spend(REQUEST + 6 * FRAME)
         allowance.earn(REQUEST + ADMITTED)
-    assert allowance.left == MOST
+    assert allowance.left == MAX_SAVED
 
 
 def test_what_is_earned_is_kept_but_not_hoarded() -> None:
     allowance = Allowance()
-    allowance.earn(10 * MOST)
-    assert allowance.left == MOST
+    allowance.earn(10 * MAX_SAVED)
+    assert allowance.left == MAX_SAVED
     allowance.refill()
-    assert allowance.left == MOST
+    assert allowance.left == MAX_SAVED
 
 
 def test_strangers_wait_for_one_another_those_first_who_have_spent_most() -> None:
