@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import grpc
 
-from headgate.core.clock import Clock
 from headgate.http.grpc.call import (
     CURRENT,
     Behaviour,
+    CallWaiter,
     GrpcRequest,
     GrpcResponse,
     Handler,
@@ -150,7 +150,7 @@ class AsyncCalls:
         checked = await resolve(self._request_limiter.check(request))
         facts, cost, decision = checked
         if not decision.allowed or decision.hold:
-            held = _AsyncCallWaiter(request.context, self._request_limiter.limiter.clock)
+            held = _AsyncWaiter(request.context, self._request_limiter.limiter.clock)
             standing = await self._request_limiter.hold(checked, held)
             decision = decision if standing is None else standing
         limits = self._request_limiter.limits(facts) if outer is None else outer
@@ -176,20 +176,11 @@ class AsyncCalls:
             await charge_async(defaults, limits, self._request_limiter.limiter, request.path, ask)
 
 
-class _AsyncCallWaiter:
+class _AsyncWaiter(CallWaiter):
     """Makes a call wait. If its client leaves, grpc cancels the task."""
 
-    def __init__(self, context: Any, clock: Clock) -> None:
-        self._context = context
-        self._clock = clock
-
-    def may_wait(self, seconds: float) -> bool:
-        """Return whether the client's deadline is later than the wait."""
-        remaining = self._context.time_remaining()
-        return remaining is None or seconds < remaining
-
     async def sleep(self, seconds: float) -> bool:
-        await self._clock.sleep_async(seconds)
+        await self.clock.sleep_async(seconds)
         return True
 
 

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import grpc
 
+from headgate.core.clock import Clock
 from headgate.http.limits import Limits
 from headgate.http.problem import problem
 
@@ -95,6 +96,19 @@ class GrpcResponse:
 def _code_of(error: BaseException) -> grpc.StatusCode:
     left = isinstance(error, asyncio.CancelledError | GeneratorExit)  # the client has left
     return grpc.StatusCode.CANCELLED if left else grpc.StatusCode.UNKNOWN
+
+
+class CallWaiter:
+    """Makes a delayed call wait, if its client's deadline is later. Subclasses sleep."""
+
+    def __init__(self, context: Any, clock: Clock) -> None:
+        self.context = context
+        self.clock = clock
+
+    def may_wait(self, seconds: float) -> bool:
+        """Return whether the client's deadline is later than the wait."""
+        remaining = self.context.time_remaining()
+        return remaining is None or seconds < remaining
 
 
 def current_limits() -> Limits[Any] | None:

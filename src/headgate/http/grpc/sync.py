@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import grpc
 
-from headgate.core.clock import Clock
 from headgate.http.grpc.call import (
     CURRENT,
+    CallWaiter,
     GrpcRequest,
     GrpcResponse,
     Handler,
@@ -70,7 +70,7 @@ class SyncCalls:
         facts, cost, decision = checked
         if not decision.allowed or decision.hold:
             standing = self._request_limiter.hold(
-                checked, _CallWaiter(request.context, self._request_limiter.limiter.clock)
+                checked, _SyncWaiter(request.context, self._request_limiter.limiter.clock)
             )
             if standing is None:  # no client sees this, but it ends the call
                 request.context.abort(grpc.StatusCode.CANCELLED, "The client has gone.")
@@ -99,23 +99,14 @@ class SyncCalls:
             charge(defaults, limits, self._request_limiter.limiter, request.path, ask)
 
 
-class _CallWaiter:
+class _SyncWaiter(CallWaiter):
     """Makes a call wait in its thread."""
 
-    def __init__(self, context: grpc.ServicerContext, clock: Clock) -> None:
-        self._context = context
-        self._clock = clock
-
-    def may_wait(self, seconds: float) -> bool:
-        """Return whether the client's deadline is later than the wait."""
-        remaining = self._context.time_remaining()
-        return remaining is None or seconds < remaining
-
     def sleep(self, seconds: float) -> bool:
-        while seconds > 0 and self._context.is_active():
-            self._clock.sleep(min(seconds, TICK))
+        while seconds > 0 and self.context.is_active():
+            self.clock.sleep(min(seconds, TICK))
             seconds -= TICK
-        return self._context.is_active()
+        return bool(self.context.is_active())
 
 
 End = Callable[..., None]  # called at the end of a call, with the error that ended it, if any
