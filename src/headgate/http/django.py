@@ -142,13 +142,9 @@ def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], 
     """Limit a view, sync or async, in addition to the rules. Works with and without the middleware.
 
     Each client has its own count on each route of the URL configuration, such as `/users/<int:id>/`; all methods share
-    it. Functions receive Django's request, and may be async. `quota` may be a function that returns the request's
-    quota, or None for no limit. `key` returns the subject to count in place of the client, and `cost` the request's
-    cost. Limits with one `name` share a count. With `methods`, other methods are not limited; nor are requests for
-    which `exempt_when` returns True. `deduct_when` receives the response, and returns whether to charge the request.
-    A limit replaces the `DEFAULTS` of the setting; with `override_defaults=False` it adds to them. `message` is the
-    detail of a refusal; `failure_mode` applies when the store fails. Several quotas in one notation
-    (`"5/minute; 100/day"`) are all charged or none. Limit a class with Django's
+    it. Several quotas in one notation (`"5/minute; 100/day"`) are all charged or none. The options are those of
+    `headgate.http.route.RouteLimit`; functions receive Django's request, and may be async. A limit replaces the
+    `DEFAULTS` of the setting, unless `override_defaults` is False. Limit a class with Django's
     `method_decorator(limit("5/minute"), name="dispatch")`.
     """
     route_limit = RouteLimit(quota, **options)

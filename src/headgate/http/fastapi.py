@@ -103,15 +103,9 @@ def limit(
     of a handler; put it below the route's: `@app.get("/")`, `@limit("5/minute")`.
 
     Each client has `quota` (several separated by `;`) on each route, by the route's template and method:
-    `/users/1` and `/users/2` share a count. All limits with one `name` share a count.
-
-    Functions receive the request (or the WebSocket), and may be async. `quota` may be a function that returns the
-    request's quota, or None for no limit. `key` returns the subject to count; None means the client that the middleware
-    identified, or without it the address of the socket's peer. `cost` is the cost of a request. With `methods`, other
-    methods are not limited; nor are requests for which `exempt_when` returns True. `deduct_when` receives the response,
-    and returns whether to charge the request; it needs `install`. A limit replaces the `defaults` of `install`; with
-    `override_defaults=False` it adds to them. `message` is the detail of the refusal. `failure_mode` applies when the
-    store fails.
+    `/users/1` and `/users/2` share a count. A client is the one that the middleware identified, or without it the
+    address of the socket's peer. The options are those of `headgate.http.route.RouteLimit`; functions receive the
+    request (or the WebSocket), and may be async. `deduct_when` needs `install`.
 
     It counts in the store of `limiter`, else of `app.state.headgate`, else of the middleware, else in memory. When one
     of several limits refuses a request, the charges of all others, the middleware's too, are refunded.

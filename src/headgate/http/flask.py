@@ -127,14 +127,9 @@ class Headgate:
         """Limit a view, sync or async, or all views of a blueprint, in addition to the limiter's rules.
 
         Each client has its own count for each rule of the URL map and each method, such as `GET /users/<int:id>`.
-        Functions take no arguments: they read `flask.request`. They may be async where views may. `quota` may be a
-        function that returns the request's quota, or None for no limit. `key` returns the subject to count in place of
-        the client, and `cost` the request's cost. Limits with one `name` share a count. With `methods`, other methods
-        are not limited; nor are requests for which `exempt_when` returns True. `deduct_when` receives the response, and
-        returns whether to charge the request. A limit replaces the `defaults` of `Headgate`; with
-        `override_defaults=False` it adds to them. `message` is the detail of a refusal; `failure_mode` applies when the
-        store fails. Put the decorator above or below the route's (`@app.get`). Several quotas in one notation
-        (`"5/minute; 100/day"`) are all charged or none.
+        Several quotas in one notation (`"5/minute; 100/day"`) are all charged or none. The options are those of
+        `headgate.http.route.RouteLimit`. Their functions take no arguments: they read `flask.request`. They may be
+        async where views may. Put the decorator above or below the route's (`@app.get`).
 
         A refused request raises `Refused`.
         """
