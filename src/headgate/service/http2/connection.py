@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
         if not self.known:
             self.hub.strangers.left -= units
         if not self._allowance.spend(units):
-            raise ProtocolError(ENHANCE_YOUR_CALM, "too much work for nothing")
+            raise ProtocolError(ENHANCE_YOUR_CALM, "too much work without an authorized call")
 
     def forget(self, stream: Stream) -> None:
         """Remove a stream that has ended."""

@@ -96,7 +96,7 @@ def block(flags: int, stream: int, payload: bytes) -> bytes:
     if not flags & PRIORITISED:
         return payload
     if len(payload) < 5:  # a stream, and a weight
-        raise ProtocolError(FRAME_SIZE_ERROR, "headers that are too short for their priority")
+        raise ProtocolError(FRAME_SIZE_ERROR, "HEADERS that are too short for their priority")
     if NUMBER.unpack_from(payload)[0] & LARGEST_STREAM == stream:
         raise ProtocolError(PROTOCOL_ERROR, "a stream that depends on itself")
     return payload[5:]
@@ -105,7 +105,7 @@ def block(flags: int, stream: int, payload: bytes) -> bytes:
 def read_settings(payload: bytes) -> dict[int, int]:
     """Return the values of a SETTINGS frame; if a setting comes twice, the last value. Raises `ProtocolError`."""
     if len(payload) % SETTING.size:
-        raise ProtocolError(FRAME_SIZE_ERROR, "settings of the wrong size")
+        raise ProtocolError(FRAME_SIZE_ERROR, "SETTINGS of the wrong size")
     values = dict(SETTING.iter_unpack(payload))
     if values.get(INITIAL_WINDOW_SIZE, 0) > LARGEST_WINDOW:
         raise ProtocolError(FLOW_CONTROL_ERROR, "a window that is too large")
@@ -119,6 +119,6 @@ def read_settings(payload: bytes) -> dict[int, int]:
 def increment(payload: bytes) -> int:
     """Return the number of bytes that a WINDOW_UPDATE adds. Raises `ProtocolError`."""
     if len(payload) != NUMBER.size:
-        raise ProtocolError(FRAME_SIZE_ERROR, "a window update of the wrong size")
+        raise ProtocolError(FRAME_SIZE_ERROR, "WINDOW_UPDATE of the wrong size")
     more: int = NUMBER.unpack(payload)[0] & LARGEST_WINDOW
     return more

@@ -77,7 +77,7 @@ class Receiver:
             if not data.startswith(PREFACE):
                 if PREFACE.startswith(data):
                     return 0
-                raise ProtocolError(PROTOCOL_ERROR, "this is a server of HTTP/2, for gRPC")
+                raise ProtocolError(PROTOCOL_ERROR, "this port speaks HTTP/2 only, for gRPC")
             self._greeted, at = True, len(PREFACE)
         unpack, head_size, connection = frames.HEAD.unpack_from, frames.HEAD_SIZE, self._connection
         while size - at >= head_size:
@@ -103,9 +103,9 @@ class Receiver:
     def _require_in_order(self, kind: int) -> None:
         """Raises `ProtocolError` if a frame of another kind has to come first."""
         if self.block is not None and kind != CONTINUATION:
-            raise ProtocolError(PROTOCOL_ERROR, "a header block that does not go on")
+            raise ProtocolError(PROTOCOL_ERROR, "a header block must continue with CONTINUATION")
         if not self.is_settled and kind != SETTINGS:
-            raise ProtocolError(PROTOCOL_ERROR, "settings come first")
+            raise ProtocolError(PROTOCOL_ERROR, "SETTINGS must come first")
 
     def _unknown(self, _: int, __: int, ___: bytes) -> None:
         """Ignore a frame of an unknown kind."""
@@ -124,12 +124,12 @@ class Receiver:
             self._late_data(flags, number, size)
             return
         if stream.ended:
-            raise ProtocolError(STREAM_CLOSED, "data behind the end of a stream")
+            raise ProtocolError(STREAM_CLOSED, "DATA after the end of a stream")
         if size < SMALL and not (size and flags & END_STREAM):
             stream.charge(allowance.FRAME)
         stream.taken += padded
         if stream.taken > self._app.window:
-            raise ProtocolError(FLOW_CONTROL_ERROR, "more data on a stream than there is room for")
+            raise ProtocolError(FLOW_CONTROL_ERROR, "more DATA than the window of the stream allows")
         if flags & END_STREAM:
             stream.ended = True
         if stream.left is not None:
@@ -142,7 +142,7 @@ class Receiver:
     def _give_room(self) -> None:
         """Let the client send as many more bytes of bodies as it has sent. Raises `ProtocolError`."""
         if self._taken > WINDOW:
-            raise ProtocolError(FLOW_CONTROL_ERROR, "more data than there is room for")
+            raise ProtocolError(FLOW_CONTROL_ERROR, "more DATA than the window of the connection allows")
         self._connection.write(frames.window_update(0, self._taken))
         self._taken = 0
 
@@ -153,7 +153,7 @@ class Receiver:
         if number > self.final:
             return
         if number not in self._abandoned:
-            raise ProtocolError(STREAM_CLOSED, "data behind the end of a stream")
+            raise ProtocolError(STREAM_CLOSED, "DATA after the end of a stream")
         left = self._abandoned[number]
         if left is not None:
             left = self._abandoned[number] = left - size
@@ -166,7 +166,7 @@ class Receiver:
         if flags & (frames.PADDED | frames.PRIORITISED):
             payload = frames.block(flags, number, payload)
         if number % 2 == 0:
-            raise ProtocolError(PROTOCOL_ERROR, "a stream that is no client's")
+            raise ProtocolError(PROTOCOL_ERROR, "the number of a client's stream must be odd")
         if flags & END_HEADERS:
             self._begin(flags, number, payload)
         else:
@@ -175,7 +175,7 @@ class Receiver:
 
     def _continuation(self, flags: int, number: int, payload: bytes) -> None:
         if self.block is None or self.block[1] != number:
-            raise ProtocolError(PROTOCOL_ERROR, "a continuation of nothing")
+            raise ProtocolError(PROTOCOL_ERROR, "CONTINUATION without HEADERS before it")
         self._connection.charge(allowance.FRAME)
         first_flags, _, parts = self.block
         parts.append(payload)
@@ -194,11 +194,9 @@ class Receiver:
             self._connection.charge(allowance.FRAME)
             fields, _, _ = self._read_fields(block)
             if self._abandoned.pop(number, None) or (number <= self.final and not _are_trailers(flags, fields)):
-                raise ProtocolError(
-                    PROTOCOL_ERROR, "headers in the wrong place, or a body that is not as long as was said"
-                )
+                raise ProtocolError(PROTOCOL_ERROR, "unexpected HEADERS, or a body of the wrong length")
         elif number <= self.last:
-            raise ProtocolError(STREAM_CLOSED, "headers of a stream that is over")
+            raise ProtocolError(STREAM_CLOSED, "HEADERS of a closed stream")
         else:
             self._open(flags, number, block)
 
@@ -212,7 +210,7 @@ class Receiver:
     def _end_with_fields(self, stream: Stream, flags: int, block: bytes) -> None:
         fields, _, _ = self._read_fields(block)
         if stream.ended or not flags & END_STREAM:
-            raise ProtocolError(STREAM_CLOSED if stream.ended else PROTOCOL_ERROR, "headers in the wrong place")
+            raise ProtocolError(STREAM_CLOSED if stream.ended else PROTOCOL_ERROR, "unexpected HEADERS")
         stream.ended = True
         if stream.left or not _are_trailers(flags, fields):
             self._reset(stream, PROTOCOL_ERROR)
@@ -269,14 +267,14 @@ class Receiver:
 
     def _priority(self, _: int, number: int, payload: bytes) -> None:
         if number == 0 or len(payload) != 5:
-            raise ProtocolError(FRAME_SIZE_ERROR if number else PROTOCOL_ERROR, "a priority of nothing")
+            raise ProtocolError(FRAME_SIZE_ERROR if number else PROTOCOL_ERROR, "an invalid PRIORITY")
         if frames.NUMBER.unpack_from(payload)[0] & frames.LARGEST_STREAM == number:
             raise ProtocolError(PROTOCOL_ERROR, "a stream that depends on itself")
         self._connection.charge(allowance.FRAME)
 
     def _rst_stream(self, _: int, number: int, payload: bytes) -> None:
         if len(payload) != frames.NUMBER.size:
-            raise ProtocolError(FRAME_SIZE_ERROR, "a reset of the wrong size")
+            raise ProtocolError(FRAME_SIZE_ERROR, "RST_STREAM of the wrong size")
         self._require_known(number)
         self._connection.charge(allowance.FRAME)
         stream = self.streams.get(number)
@@ -289,11 +287,11 @@ class Receiver:
 
     def _settings(self, flags: int, number: int, payload: bytes) -> None:
         if number:
-            raise ProtocolError(PROTOCOL_ERROR, "settings of a stream")
+            raise ProtocolError(PROTOCOL_ERROR, "SETTINGS of a stream")
         self._connection.charge(allowance.FRAME + len(payload) // (8 * frames.SETTING.size))
         if flags & ACK:
             if payload or not self.is_settled:
-                raise ProtocolError(FRAME_SIZE_ERROR if payload else PROTOCOL_ERROR, "an acknowledgement that is none")
+                raise ProtocolError(FRAME_SIZE_ERROR if payload else PROTOCOL_ERROR, "an invalid SETTINGS with ACK")
             return
         values = frames.read_settings(payload)
         outflow = self._connection.outflow
@@ -306,9 +304,9 @@ class Receiver:
 
     def _ping(self, flags: int, number: int, payload: bytes) -> None:
         if number:
-            raise ProtocolError(PROTOCOL_ERROR, "a ping of a stream")
+            raise ProtocolError(PROTOCOL_ERROR, "PING of a stream")
         if len(payload) != 8:
-            raise ProtocolError(FRAME_SIZE_ERROR, "a ping of the wrong size")
+            raise ProtocolError(FRAME_SIZE_ERROR, "PING of the wrong size")
         self._connection.charge(allowance.FRAME)
         if not flags & ACK:
             self._connection.write(frames.frame(PING, ACK, 0, payload))
@@ -318,7 +316,7 @@ class Receiver:
     def _goaway(self, _: int, number: int, payload: bytes) -> None:
         """Accept the client's GOAWAY: it will close the connection."""
         if number or len(payload) < 8:  # a stream, and a code
-            raise ProtocolError(PROTOCOL_ERROR if number else FRAME_SIZE_ERROR, "a farewell that is none")
+            raise ProtocolError(PROTOCOL_ERROR if number else FRAME_SIZE_ERROR, "GOAWAY of a stream, or too short")
         self._connection.charge(allowance.FRAME)
 
     def _window_update(self, _: int, number: int, payload: bytes) -> None:
@@ -327,7 +325,7 @@ class Receiver:
         stream = self.streams.get(number)
         if stream is None:
             if not more:
-                raise ProtocolError(PROTOCOL_ERROR, "a window that does not change")
+                raise ProtocolError(PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
             if number:
                 self._require_known(number)  # the stream has ended
             else:
@@ -340,7 +338,7 @@ class Receiver:
             self._connection.outflow.enqueue(stream)
 
     def _push_promise(self, _: int, __: int, ___: bytes) -> None:
-        raise ProtocolError(PROTOCOL_ERROR, "clients promise nothing")
+        raise ProtocolError(PROTOCOL_ERROR, "a client must not send PUSH_PROMISE")
 
     def _require_known(self, number: int) -> None:
         if number == 0 or self.last < number <= self.final or number % 2 == 0:

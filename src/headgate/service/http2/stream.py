@@ -47,7 +47,7 @@ class Stream(ABC):
         "taken",
     )
 
-    def __init__(self, connection: Connection, number: int, length: int | None = None) -> None:
+    def __init__(self, connection: Connection, number: int, length: int | None) -> None:
         self.connection = connection
         self.number = number
         self.since = connection.hub.now  # the event loop's time, to within a second
