@@ -106,11 +106,7 @@ def limit_messages(
     A client's WebSockets to one route share a count. Needs the middleware (`install`), which sees messages.
     """
     route_limit, own = message_limit(quota, **options), require_async(limiter)
-
-    async def enter_messages(connection: HTTPConnection) -> None:
-        await watch_messages(route_limit, own, connection)
-
-    return lambda endpoint: _decorate(endpoint, None, enter_messages)
+    return lambda endpoint: _decorate(endpoint, None, partial(watch_messages, route_limit, own))
 
 
 def limits_of(connection: HTTPConnection) -> Limits[AsyncLimiter]:

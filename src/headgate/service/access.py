@@ -89,7 +89,7 @@ class Access:
             raise Unauthenticated("this token is not known")
         digest = hash_of(token)
         if not token.startswith(PREFIX):
-            found = _equal(digest, self._own)
+            found = self._own_caller(digest)
             if found is None:
                 raise Unauthenticated("this token is not known")
             return found
@@ -97,7 +97,7 @@ class Access:
 
     async def caller_by_hash(self, digest: str, *, stale: bool = False) -> Caller:
         """Return the caller whose token has this hash, as `caller` does. For sessions, which do not keep tokens."""
-        found = _equal(digest, self._own)
+        found = self._own_caller(digest)
         if found is not None:
             return found
         if self._lookup is None:
@@ -123,8 +123,16 @@ class Access:
         if token is None or len(token) > LONGEST:
             return False
         digest = hash_of(token)
-        caller = _equal(digest, self._own)
+        caller = self._own_caller(digest)
         return caller is not None and caller.may("check", role) and self._guess_limiter.prove(digest, address)
+
+    def _own_caller(self, digest: str) -> Caller | None:
+        """Return the caller whose token from the settings has this hash, in constant time."""
+        found = None
+        for own, caller in self._own:
+            if compare_digest(own, digest):
+                found = caller
+        return found
 
     def forget(self, revoked: str | None = None) -> None:
         """Look every token up again at its next use. Call it when a token was created or `revoked` (by id) here."""
@@ -281,12 +289,3 @@ def _caller(token: Token | None, now_us: int) -> Caller:
     if token.expires_us <= now_us:
         raise Unauthenticated("this token has expired", reason="expired", token=token.name)
     return Caller(token.name, role, frozenset(scope for scope in SCOPES if scope in token.scopes))
-
-
-def _equal(digest: str, own: Iterable[tuple[str, Caller]]) -> Caller | None:
-    """Return the caller with this digest, in constant time."""
-    found = None
-    for one, caller in own:
-        if compare_digest(one, digest):
-            found = caller
-    return found

@@ -43,7 +43,7 @@ from headgate.service.rpc.rate_limiter import RateLimiter
 from headgate.service.sockets import bind, close
 from headgate.service.tls import Certificates
 from headgate.service.web import WebServer
-from headgate.service.worker_metrics import Pages
+from headgate.service.worker_metrics import WorkerMetrics
 from headgate.settings import Settings
 from headgate.settings_fields import Address
 from headgate.telemetry.meter import OpenConnections
@@ -121,9 +121,9 @@ class Server:
             actual[name] = address._replace(port=sockets[name][0].getsockname()[1])
         await node.open()
         stack.push_async_callback(node.close)
-        pages = Pages(node.metrics, self._worker, settings.workers)
-        await pages.start()
-        stack.callback(pages.close)
+        metrics = WorkerMetrics(node.metrics, self._worker, settings.workers)
+        await metrics.start()
+        stack.callback(metrics.close)
         self._fleet = Fleet(node) if settings.console else None
         if self._fleet is not None:
             stack.push_async_callback(_cancel, asyncio.create_task(self._fleet.keep_reporting()))
@@ -135,7 +135,7 @@ class Server:
             tls=self._tls("grpc"),
             around=None if node.tracing is None else node.tracing.check,
         )
-        for name, app in self._http_apps(pages).items():
+        for name, app in self._http_apps(metrics).items():
             self._servers[name] = WebServer(app, meter=node.meter, tls=self._tls(name))
         for name, server in self._servers.items():
             node.meter.connections[name] = OpenConnections(server.count, MAX_CONNECTIONS)
@@ -149,7 +149,7 @@ class Server:
     def _tls(self, name: str) -> SSLContext | None:
         return self._certificates[name].context if name in self._certificates else None
 
-    def _http_apps(self, pages: Pages) -> dict[str, App]:
+    def _http_apps(self, metrics: WorkerMetrics) -> dict[str, App]:
         """Return the app of HTTP's address, and that of the admin API's address if it has its own."""
         node = self._node
         operations = Operations(
@@ -169,7 +169,7 @@ class Server:
             ],
         )
         console = None if self._fleet is None else console_app(node, operations, self._fleet, secure=self._settings.tls)
-        make = partial(HttpApp, node.plane, node.access, health=node, metrics=pages.page)
+        make = partial(HttpApp, node.plane, node.access, health=node, metrics=metrics.page)
         if self._settings.admin_address is None:
             return {"http": self._trace(make(admin=admin, console=console))}
         return {

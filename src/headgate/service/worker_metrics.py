@@ -18,7 +18,7 @@ SECONDS: Final = 2.0  # for another worker to answer
 log = logging.getLogger("headgate")
 
 
-class Pages:
+class WorkerMetrics:
     """Metrics of one worker and of all. `worker` is None for a single process."""
 
     def __init__(self, metrics: Metrics, worker: WorkerNumber | None = None, workers: int = 1) -> None:
