@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final
 
-from headgate.telemetry.histogram import Histogram
+from headgate.telemetry.meter import Histogram
 
 INTERVAL: Final = 0.1  # seconds between two samples
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
 from typing import Final, Literal, NamedTuple
 
@@ -12,7 +13,6 @@ from headgate.errors import StoreError, StoreFull, StoreTimeout, StoreUnavailabl
 from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.breaker import State
-from headgate.telemetry.histogram import Histogram
 
 MAX_RULES: Final = 1_000  # counted by name
 OTHER: Final = "other"  # all further rules, and anything else without a name
@@ -28,6 +28,30 @@ LAG_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 SKEW_BOUNDS: Final = (0.5, 1.0, SKEW_SECONDS, 30.0, 300.0, 3_600.0)
 
 Cause = tuple[str | None, Reason]  # the rule and the reason
+
+
+class Histogram:
+    """Counts values in buckets with inclusive upper bounds. Cheap to add to."""
+
+    __slots__ = ("_bounds", "_counts", "_total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)  # the last: above all bounds
+        self._total = 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def read(self) -> tuple[list[tuple[float, int]], float]:
+        """Return each bound with the number of values up to it, the last bound infinite; and the sum of all values."""
+        counts, total = self._counts.copy(), self._total
+        buckets, below = [], 0
+        for bound, count in zip((*self._bounds, float("inf")), counts, strict=True):
+            below += count
+            buckets.append((bound, below))
+        return buckets, total
 
 
 class OpenConnections(NamedTuple):

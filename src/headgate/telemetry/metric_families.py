@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.utils import floatToGoString
 
 from headgate._version import __version__
 from headgate.features.leases.status import LeaseStatus
 from headgate.features.regions.protocol import RegionStatus
 from headgate.limiter.slot_records import SlotStatus
 from headgate.rules.holder import Holder
-from headgate.telemetry.histogram import Histogram
-from headgate.telemetry.meter import Meter
+from headgate.telemetry.meter import Histogram, Meter
 
 if TYPE_CHECKING:
     from headgate.audit.auditor import AuditStatus
@@ -25,110 +25,89 @@ if TYPE_CHECKING:
 
 STATES: Final = {"closed": 0, "half_open": 1, "open": 2}  # of circuit breakers
 
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, text, value=value)
+Samples = Iterable[tuple[tuple[str, ...] | str, float]]  # by the values of the labels; of a single label, a string
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
+def _counter(name: str, text: str, value: float | Samples, *labels: str) -> Metric:
+    return _family(CounterMetricFamily, name, text, value, labels)
 
 
-def _labelled(
+def _gauge(name: str, text: str, value: float | Samples, *labels: str) -> Metric:
+    return _family(GaugeMetricFamily, name, text, value, labels)
+
+
+def _family(
     kind: type[CounterMetricFamily | GaugeMetricFamily],
     name: str,
     text: str,
+    value: float | Samples,
     labels: tuple[str, ...],
-    samples: Iterable[tuple[tuple[str, ...] | str, float]],
 ) -> Metric:
-    """Return a family with a sample for each value of its labels; the value of a single label may be a string."""
+    """Return a family with one sample, or with a sample for each value of its labels."""
     family = kind(name, text, labels=labels)
-    for values, figure in samples:
+    for values, figure in [((), value)] if isinstance(value, int | float) else value:
         family.add_metric((values,) if isinstance(values, str) else values, figure)
     return family
 
 
-def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
-    family = HistogramMetricFamily(name, text, labels=())
-    _add(family, (), histogram)
+def _histogram(name: str, text: str, histograms: Histogram | Mapping[str, Histogram]) -> Metric:
+    """Return a family of one histogram, or of several by protocol."""
+    names: tuple[str, ...]
+    found: dict[tuple[str, ...], Histogram]
+    if isinstance(histograms, Histogram):
+        names, found = (), {(): histograms}
+    else:
+        names, found = ("protocol",), {(protocol,): one for protocol, one in histograms.items()}
+    family = HistogramMetricFamily(name, text, labels=names)
+    for labels, histogram in found.items():
+        buckets, total = histogram.read()
+        bounds = [(floatToGoString(bound), count) for bound, count in buckets]  # type: ignore[no-untyped-call]
+        family.add_metric(labels, bounds, total)
     return family
-
-
-def _by_protocol(name: str, text: str, histograms: Mapping[str, Histogram]) -> Metric:
-    family = HistogramMetricFamily(name, text, labels=("protocol",))
-    for protocol, histogram in histograms.items():
-        _add(family, (protocol,), histogram)
-    return family
-
-
-def _add(family: HistogramMetricFamily, labels: tuple[str, ...], histogram: Histogram) -> None:
-    buckets, total = histogram.read()
-    family.add_metric(labels, [(_bound(bound), count) for bound, count in buckets], total)
-
-
-def _bound(bound: float) -> str:
-    return "+Inf" if bound == float("inf") else repr(float(bound))
 
 
 def build_info() -> Iterator[Metric]:
     text = "Always 1, with the version of Headgate and the machine as labels."
     build = (__version__, platform.python_version(), platform.node())
-    yield _labelled(GaugeMetricFamily, "headgate_build_info", text, ("version", "python", "node"), [(build, 1)])
+    yield _gauge("headgate_build_info", text, [(build, 1)], "version", "python", "node")
 
 
 def meter_families(meter: Meter) -> Iterator[Metric]:
-    yield _labelled(
-        CounterMetricFamily,
-        "headgate_checks",
-        "Decided requests, by the deciding rule, the decision and the reason.",
-        ("rule", "decision", "reason"),
-        ((tuple(labels), count) for *labels, count in sorted(meter.tallies())),
-    )
+    text = "Decided requests, by the deciding rule, the decision and the reason."
+    tallies = ((tuple(labels), count) for *labels, count in sorted(meter.tallies()))
+    yield _counter("headgate_checks", text, tallies, "rule", "decision", "reason")
     text = "Requests within their limit that used 80 % or more of it, by the rule that decided them."
-    yield _labelled(CounterMetricFamily, "headgate_near_limit", text, ("rule",), sorted(meter.near_limit()))
-    yield _by_protocol("headgate_request_seconds", "How long calls to the data plane took to answer.", meter.requests)
-    yield _by_protocol("headgate_checks_per_request", "How many checks a call to the data plane held.", meter.checks)
-    responses = sorted(meter.responses.copy().items(), key=str)
-    yield _labelled(
-        CounterMetricFamily,
-        "headgate_responses",
-        "Requests that were answered, by protocol and status.",
-        ("protocol", "status"),
-        (((protocol, str(status)), count) for (protocol, status), count in responses),
-    )
-    label, connections = ("protocol",), sorted(meter.connections.items())
+    yield _counter("headgate_near_limit", text, sorted(meter.near_limit()), "rule")
+    yield _histogram("headgate_request_seconds", "How long calls to the data plane took to answer.", meter.requests)
+    yield _histogram("headgate_checks_per_request", "How many checks a call to the data plane held.", meter.checks)
+    responses = [((protocol, str(status)), count) for (protocol, status), count in meter.responses.copy().items()]
+    text = "Requests that were answered, by protocol and status."
+    yield _counter("headgate_responses", text, sorted(responses), "protocol", "status")
+    connections = sorted(meter.connections.items())
     open_now = [(protocol, one.now()) for protocol, one in connections]
     max_open = [(protocol, one.max_open) for protocol, one in connections]
-    yield _labelled(GaugeMetricFamily, "headgate_connections", "Connections that are open.", label, open_now)
-    yield _labelled(GaugeMetricFamily, "headgate_connections_max", "Connections that may be open.", label, max_open)
-    yield _histogram(
-        "headgate_event_loop_lag_seconds", "How late the event loop is, sampled ten times a second.", meter.loop_lags
-    )
+    yield _gauge("headgate_connections", "Connections that are open.", open_now, "protocol")
+    yield _gauge("headgate_connections_max", "Connections that may be open.", max_open, "protocol")
+    text = "How late the event loop is, sampled ten times a second."
+    yield _histogram("headgate_event_loop_lag_seconds", text, meter.loop_lags)
     yield _histogram("headgate_store_call_seconds", "How long calls to the store's server took.", meter.store_calls)
-    yield _histogram(
-        "headgate_store_batch_size", "How many requests one call to the store's server decided.", meter.store_batches
-    )
-    errors = meter.store_errors.items()
-    yield _labelled(CounterMetricFamily, "headgate_store_errors", "Calls to the store that failed.", ("kind",), errors)
+    text = "How many requests one call to the store's server decided."
+    yield _histogram("headgate_store_batch_size", text, meter.store_batches)
+    yield _counter("headgate_store_errors", "Calls to the store that failed.", meter.store_errors.items(), "kind")
     text = "The circuit breaker of each of the store's servers: 0 closed, 1 half-open, 2 open."
     breakers = [(node, STATES[state]) for node, state in sorted(meter.breakers.copy().items())]
-    yield _labelled(GaugeMetricFamily, "headgate_breaker_state", text, ("node",), breakers)
-    yield _counter(
-        "headgate_clock_skew", "Checks by callers whose clock is over 5 seconds off the store's.", meter.skewed_total
-    )
+    yield _gauge("headgate_breaker_state", text, breakers, "node")
+    text = "Checks by callers whose clock is over 5 seconds off the store's."
+    yield _counter("headgate_clock_skew", text, meter.skewed_total)
     yield _histogram("headgate_clock_skew_seconds", "How far callers' clocks are off the store's.", meter.skews)
 
 
 def snapshot_families(holder: Holder, now: Callable[[], float]) -> Iterator[Metric]:
     snapshot = holder.current
-    yield _gauge(
-        "headgate_snapshot_version",
-        "The version of the rules in force: the database's, or a number that stands for a file's content.",
-        version_number(snapshot.version),
-    )
-    yield _gauge(
-        "headgate_snapshot_age_seconds", "How long these rules have been in force.", max(0.0, now() - holder.since)
-    )
+    text = "The version of the rules in force: the database's, or a number that stands for a file's content."
+    yield _gauge("headgate_snapshot_version", text, version_number(snapshot.version))
+    age = max(0.0, now() - holder.since)
+    yield _gauge("headgate_snapshot_age_seconds", "How long these rules have been in force.", age)
     in_force = sum(rule.enabled for rule in snapshot.rules) if snapshot.enabled else 0
     yield _gauge("headgate_rules", "How many rules are in force.", in_force)
 
@@ -140,28 +119,23 @@ def version_number(version: str) -> int:
     return crc32(version.partition("-")[2].encode() or version.encode())  # for a file, ignore the number of the load
 
 
-def failing_families(failing: bool) -> Iterator[Metric]:
+def _failing(failing: bool) -> Iterator[Metric]:
     yield _gauge("headgate_store_failing", "1 while the store fails, and failure modes decide.", failing)
 
 
-def denial_cache_families(hits: int) -> Iterator[Metric]:
+def _denial_cache(hits: int) -> Iterator[Metric]:
     yield _counter("headgate_exhausted_hits", "Refusals from the denial cache, without a call to the store.", hits)
 
 
-def rules_families(status: FileStatus | DatabaseStatus) -> Iterator[Metric]:
+def _rules(status: FileStatus | DatabaseStatus) -> Iterator[Metric]:
     yield _counter("headgate_rules_loads", "How often rules were read and put in force.", status.loads)
-    yield _counter(
-        "headgate_rules_rejected", "How often rules were invalid, and the last good ones stayed.", status.rejected
-    )
-
-    yield _gauge(
-        "headgate_rules_stale",
-        "1 while the rules in force are older than the last ones, which were rejected.",
-        status.stale,
-    )
+    text = "How often rules were invalid, and the last good ones stayed."
+    yield _counter("headgate_rules_rejected", text, status.rejected)
+    text = "1 while the rules in force are older than the last ones, which were rejected."
+    yield _gauge("headgate_rules_stale", text, status.stale)
 
 
-def database_families(status: DatabaseStatus) -> Iterator[Metric]:
+def _database(status: DatabaseStatus) -> Iterator[Metric]:
     yield _gauge("headgate_database_failing", "1 while the rules' database fails.", status.failing)
     yield _counter("headgate_database_failures", "Failed queries to the rules' database.", status.failures)
     users = status.users
@@ -171,14 +145,11 @@ def database_families(status: DatabaseStatus) -> Iterator[Metric]:
     yield _counter("headgate_users_lookups", "Users that were looked up in the database.", users.looked_up)
     yield _counter("headgate_users_queries", "Queries that looked up users, several at a time.", users.queries)
     yield _counter("headgate_users_failures", "Queries for users that failed.", users.failures)
-    yield _counter(
-        "headgate_users_unanswered",
-        "Checks decided without a fresh look-up of their user: by the default tier, or by what was known last.",
-        users.unanswered,
-    )
+    text = "Checks decided without a fresh look-up of their user: by the default tier, or by what was known last."
+    yield _counter("headgate_users_unanswered", text, users.unanswered)
 
 
-def audit_families(status: AuditStatus) -> Iterator[Metric]:
+def _audit(status: AuditStatus) -> Iterator[Metric]:
     yield _gauge("headgate_audit_backlog", "Events that wait to be written, also in the spool.", status.backlog)
     yield _gauge("headgate_audit_spool_bytes", "The size of the spool on disk.", status.spool_bytes)
     yield _counter("headgate_audit_recorded", "Events recorded.", status.recorded)
@@ -189,35 +160,17 @@ def audit_families(status: AuditStatus) -> Iterator[Metric]:
     yield _counter("headgate_audit_deleted", "Old events that were deleted.", status.deleted)
 
 
-def slot_families(status: SlotStatus) -> Iterator[Metric]:
-    expired = "Slots of this node that were neither released nor renewed in time through this node."
-    held = "How long the oldest slot has been held."
-    families: tuple[tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, Mapping[str, float]], ...] = (
-        (CounterMetricFamily, "acquired", "Slots that this node has taken.", status.acquired),
-        (CounterMetricFamily, "released", "Slots that were released through this node.", status.released),
-        (CounterMetricFamily, "expired", expired, status.expired),
-        (GaugeMetricFamily, "in_use", "Slots that this node holds.", status.in_use),
-        (GaugeMetricFamily, "longest_held_seconds", held, status.longest_held),
-    )
-    for kind, name, text, by_rule in families:
-        yield _labelled(kind, f"headgate_slots_{name}", text, ("rule",), sorted(by_rule.items()))
-
-
-def webhook_families(status: WebhookStatus) -> Iterator[Metric]:
-    text = "Messages to the webhook, by outcome."
+def _webhook(status: WebhookStatus) -> Iterator[Metric]:
     outcomes = [(name, getattr(status, name)) for name in ("delivered", "failed", "dropped")]
-    yield _labelled(CounterMetricFamily, "headgate_webhook_messages", text, ("outcome",), outcomes)
+    yield _counter("headgate_webhook_messages", "Messages to the webhook, by outcome.", outcomes, "outcome")
     yield _counter("headgate_webhook_retries", "Attempts to deliver a message again.", status.retries)
     yield _gauge("headgate_webhook_queued", "Messages that wait to be delivered.", status.queued)
 
 
-def lease_families(status: LeaseStatus) -> Iterator[Metric]:
+def _leases(status: LeaseStatus) -> Iterator[Metric]:
     yield _counter("headgate_lease_checks", "Requests to which leased rules applied.", status.checks)
-    yield _counter(
-        "headgate_lease_hits",
-        "Requests to which leased rules applied that were decided without calling the store.",
-        status.hits,
-    )
+    text = "Requests to which leased rules applied that were decided without calling the store."
+    yield _counter("headgate_lease_hits", text, status.hits)
     yield _counter("headgate_lease_store_calls", "Calls to the store on behalf of leased rules.", status.calls)
     yield _counter("headgate_lease_fetches", "Slices requested from the store.", status.fetches)
     yield _counter("headgate_lease_tokens_fetched", "Tokens received from the store.", status.fetched)
@@ -227,52 +180,68 @@ def lease_families(status: LeaseStatus) -> Iterator[Metric]:
     yield _gauge("headgate_lease_keys", "Keys of leased rules that are remembered.", status.keys)
 
 
-def region_families(status: RegionStatus) -> Iterator[Metric]:
-    peers, label = status.peers.items(), ("region",)
-    calls = [(name, peer.calls) for name, peer in peers]
-    failures = [(name, peer.failures) for name, peer in peers]
-    cut = [(name, peer.cut) for name, peer in peers]
-    ages = [(name, peer.age) for name, peer in peers if peer.age is not None]
-    text = "Calls to other regions that were answered."
-    yield _labelled(CounterMetricFamily, "headgate_region_calls", text, label, calls)
-    text = "Calls to other regions that failed."
-    yield _labelled(CounterMetricFamily, "headgate_region_failures", text, label, failures)
+def _slots(status: SlotStatus) -> Iterator[Metric]:
+    for name, text in (
+        ("acquired", "Slots that this node has taken."),
+        ("released", "Slots that were released through this node."),
+        ("expired", "Slots of this node that were neither released nor renewed in time through this node."),
+    ):
+        yield _counter(f"headgate_slots_{name}", text, sorted(getattr(status, name).items()), "rule")
+    yield _gauge("headgate_slots_in_use", "Slots that this node holds.", sorted(status.in_use.items()), "rule")
+    text = "How long the oldest slot has been held."
+    yield _gauge("headgate_slots_longest_held_seconds", text, sorted(status.longest_held.items()), "rule")
+
+
+def _regions(status: RegionStatus) -> Iterator[Metric]:
+    calls, failures, cut = (
+        [(name, getattr(peer, figure)) for name, peer in status.peers.items()]
+        for figure in ("calls", "failures", "cut")
+    )
+    ages = [(name, peer.age) for name, peer in status.peers.items() if peer.age is not None]
+    yield _counter("headgate_region_calls", "Calls to other regions that were answered.", calls, "region")
+    yield _counter("headgate_region_failures", "Calls to other regions that failed.", failures, "region")
     text = "1 while another region has not answered for several intervals."
-    yield _labelled(GaugeMetricFamily, "headgate_region_cut", text, label, cut)
+    yield _gauge("headgate_region_cut", text, cut, "region")
     text = "Seconds since another region's counts were last received."
-    yield _labelled(GaugeMetricFamily, "headgate_region_age_seconds", text, label, ages)
-    yield _counter(
-        "headgate_region_fallbacks",
-        "Requests partly decided by failure modes because the central region could not be reached.",
-        status.fallbacks,
-    )
+    yield _gauge("headgate_region_age_seconds", text, ages, "region")
+    text = "Requests partly decided by failure modes because the central region could not be reached."
+    yield _counter("headgate_region_fallbacks", text, status.fallbacks)
     yield _gauge("headgate_region_grants", "Keys of which this region has a share that follows demand.", status.grants)
-    yield _counter(
-        "headgate_region_grant_failures", "How often such shares could not be agreed on.", status.grant_failures
-    )
+    text = "How often such shares could not be agreed on."
+    yield _counter("headgate_region_grant_failures", text, status.grant_failures)
     yield _gauge("headgate_region_synced_keys", "Keys whose counts are exchanged.", status.synced_keys)
-    yield _gauge(
-        "headgate_region_synced_bound",
-        "The most that other regions allowed of one key between two exchanges: limits may be exceeded by this much.",
-        status.synced_bound,
-    )
-    yield _counter(
-        "headgate_region_synced_excess",
-        "Units that all regions together allowed above synced limits.",
-        status.synced_excess,
-    )
+    text = "The most that other regions allowed of one key between two exchanges: limits may be exceeded by this much."
+    yield _gauge("headgate_region_synced_bound", text, status.synced_bound)
+    text = "Units that all regions together allowed above synced limits."
+    yield _counter("headgate_region_synced_excess", text, status.synced_excess)
 
 
-def rejection_families(counts: Mapping[str, int]) -> Iterator[Metric]:
-    name, text = "headgate_identity_rejections", "Rejected credentials."
-    yield _labelled(CounterMetricFamily, name, text, ("reason",), sorted(counts.items()))
+def _rejections(counts: Mapping[str, int]) -> Iterator[Metric]:
+    yield _counter("headgate_identity_rejections", "Rejected credentials.", sorted(counts.items()), "reason")
 
 
-def auth_failure_families(counts: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
+def _auth_failures(counts: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
     text = "Calls to the service with a rejected token, by protocol and reason."
-    yield _labelled(CounterMetricFamily, "headgate_auth_failures", text, ("protocol", "reason"), sorted(counts.items()))
+    yield _counter("headgate_auth_failures", text, sorted(counts.items()), "protocol", "reason")
 
 
-def token_expiry_families(seconds: Mapping[str, float]) -> Iterator[Metric]:
+def _token_expiry(seconds: Mapping[str, float]) -> Iterator[Metric]:
     text = "Seconds until a token expires, of those that expire first."
-    yield _labelled(GaugeMetricFamily, "headgate_token_expiry_seconds", text, ("token",), sorted(seconds.items()))
+    yield _gauge("headgate_token_expiry_seconds", text, sorted(seconds.items()), "token")
+
+
+# The families of each status of `Metrics`, by its name there.
+STATUS_FAMILIES: Final[Mapping[str, Callable[[Any], Iterator[Metric]]]] = {
+    "failing": _failing,  # whether the store is failing now
+    "exhausted": _denial_cache,  # the hits of the store's denial cache
+    "rules": _rules,  # the state of the rules' source
+    "database": _database,  # … if it is a database
+    "audit": _audit,
+    "webhook": _webhook,
+    "leases": _leases,
+    "slots": _slots,
+    "regions": _regions,
+    "rejections": _rejections,  # rejected credentials of the middleware's clients, by reason
+    "auth_failures": _auth_failures,  # … of the service's callers, by protocol and reason
+    "token_expiry": _token_expiry,  # the seconds until tokens expire, by name
+}

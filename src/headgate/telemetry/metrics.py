@@ -6,9 +6,9 @@ No label identifies a client: no user, address or key. The number of label value
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client import generate_latest as generate_text
@@ -16,34 +16,9 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from headgate.features.leases.status import LeaseStatus
-from headgate.features.regions.protocol import RegionStatus
-from headgate.limiter.slot_records import SlotStatus
 from headgate.rules.holder import Holder
 from headgate.telemetry.meter import Meter
-from headgate.telemetry.metric_families import (
-    audit_families,
-    auth_failure_families,
-    build_info,
-    database_families,
-    denial_cache_families,
-    failing_families,
-    lease_families,
-    meter_families,
-    region_families,
-    rejection_families,
-    rules_families,
-    slot_families,
-    snapshot_families,
-    token_expiry_families,
-    webhook_families,
-)
-
-if TYPE_CHECKING:
-    from headgate.audit.auditor import AuditStatus
-    from headgate.audit.webhook import WebhookStatus
-    from headgate.rules.sources.database import DatabaseStatus
-    from headgate.rules.sources.file import FileStatus
+from headgate.telemetry.metric_families import STATUS_FAMILIES, build_info, meter_families, snapshot_families
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -54,12 +29,7 @@ log = logging.getLogger("headgate")
 class Metrics:
     """The metrics of one worker.
 
-    `failing` returns whether the store is failing now, and `exhausted` the hits of its denial cache. `rules` and
-    `database` return the state of the rules' source, the second only if that is a database. `audit` returns the audit
-    log's state, `webhook` the webhook's; `leases`, `slots` and `regions` the limiter's. `rejections` returns how many
-    credentials of the middleware's clients were rejected, by reason, and `auth_failures` how many of the service's
-    callers, by protocol and reason. `token_expiry` returns the seconds until tokens expire, by name. The page omits
-    what is None.
+    `statuses` return the state of its parts: see `STATUS_FAMILIES` for their names. The page omits what is None.
     """
 
     def __init__(
@@ -67,41 +37,16 @@ class Metrics:
         meter: Meter,
         *,
         holder: Holder,
-        failing: Callable[[], bool] | None = None,
-        exhausted: Callable[[], int] | None = None,
-        rules: Callable[[], FileStatus | DatabaseStatus] | None = None,
-        database: Callable[[], DatabaseStatus] | None = None,
-        audit: Callable[[], AuditStatus] | None = None,
-        webhook: Callable[[], WebhookStatus] | None = None,
-        leases: Callable[[], LeaseStatus] | None = None,
-        slots: Callable[[], SlotStatus] | None = None,
-        regions: Callable[[], RegionStatus] | None = None,
-        rejections: Callable[[], Mapping[str, int]] | None = None,
-        auth_failures: Callable[[], Mapping[tuple[str, str], int]] | None = None,
-        token_expiry: Callable[[], Mapping[str, float]] | None = None,
         now: Callable[[], float] = monotonic,
+        **statuses: Callable[[], Any] | None,
     ) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Figures(build_info))
         self._registry.register(_Figures(lambda: meter_families(meter)))
         self._registry.register(_Figures(lambda: snapshot_families(holder, now)))
-        if_given: tuple[tuple[Callable[[], Any] | None, Callable[[Any], Iterator[Metric]]], ...] = (
-            (failing, failing_families),
-            (exhausted, denial_cache_families),
-            (rules, rules_families),
-            (database, database_families),
-            (audit, audit_families),
-            (webhook, webhook_families),
-            (leases, lease_families),
-            (slots, slot_families),
-            (regions, region_families),
-            (rejections, rejection_families),
-            (auth_failures, auth_failure_families),
-            (token_expiry, token_expiry_families),
-        )
-        for status, families in if_given:
+        for name, status in statuses.items():
             if status is not None:
-                self._registry.register(_Figures(families, status))
+                self._registry.register(_Figures(STATUS_FAMILIES[name], status))
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from headgate.telemetry.histogram import Histogram
 from headgate.telemetry.loop_lag import lags_of, measure_loop_lag
+from headgate.telemetry.meter import Histogram
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from headgate import Decision, Limiter, Quota, Rule
 from headgate.errors import StoreError, StoreFull, StoreTimeout, StoreUnavailable
 from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
-from headgate.telemetry.histogram import Histogram
-from headgate.telemetry.meter import OTHER, Meter
+from headgate.telemetry.meter import OTHER, Histogram, Meter
 
 MINUTE = Quota.parse("1/minute")
 
