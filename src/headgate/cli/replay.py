@@ -21,7 +21,6 @@ from headgate.errors import InvalidQuota, InvalidRule
 from headgate.replay.errors import InvalidLog
 from headgate.replay.fields import FactField, parse_fields
 from headgate.replay.formats import FORMATS
-from headgate.replay.html import html_report
 from headgate.replay.log import DEFAULT_SORT_WINDOW_US, Log, OnProgress
 from headgate.replay.replay import missing_facts, replay, units_by_rule, wanted_facts
 from headgate.replay.report import Report
@@ -116,6 +115,8 @@ def replay_logs(
             quiet=as_json,
         )
         if html is not None:
+            from headgate.replay.html import html_report  # noqa: PLC0415 - other commands do not need it
+
             page = html_report(report, rules=rules.name, against=None if against is None else against.name)
             write_file(html, page)
         if as_json:
