@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,9 +24,8 @@ FINAL: Final = ("token", "counts")  # kinds that cannot be reverted
 async def list_changes(page: Page) -> Response:
     kind, subject = page.query.get("kind", ""), page.query.get("subject", "").strip()
     before = page.query.get("before", "")
-    found = await asyncio.to_thread(
-        page.services.operations.changes.page,
-        page.caller,
+    found = await page.read(
+        page.operations.changes.page,
         kind=kind if kind in KINDS else None,  # type: ignore[arg-type]
         subject=subject or None,
         before=int(before) if before.isdigit() and len(before) < 18 else None,
@@ -41,14 +39,14 @@ async def list_changes(page: Page) -> Response:
 async def confirm(page: Page) -> Response:
     """Show what a revert would change."""
     change_id = _id(page.query.get("id", ""))
-    applied = await asyncio.to_thread(page.services.operations.changes.revert, page.caller, change_id, dry_run=True)
+    applied = await page.read(page.operations.changes.revert, change_id, dry_run=True)
     differences = [(one, _lines(one["kind"], one["before"], one["after"])) for one in applied.changes]
     return page.render("change_revert.html", change_id=change_id, differences=differences)
 
 
 async def revert(page: Page) -> Response:
     change_id = _id(page.text("id"))
-    await asyncio.to_thread(page.services.operations.changes.revert, page.actor, change_id)
+    await page.change(page.operations.changes.revert, change_id)
     return page.redirect("/changes", f"Change {change_id} is reverted.")
 
 
@@ -76,7 +74,7 @@ def _value(value: Any) -> str:
 
 
 def _may_revert(page: Page, change: Change) -> bool:
-    if change.kind in FINAL or page.services.operations.place is not None:
+    if change.kind in FINAL or page.operations.place is not None:
         return False
     return page.caller.may("users", "operator") if change.kind == "user" else page.caller.may("rules", "admin")
 

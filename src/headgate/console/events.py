@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -15,7 +13,8 @@ from starlette.responses import Response, StreamingResponse
 from headgate.console.page import Page, PageRoute
 from headgate.console.ranges import RANGES, range_of
 from headgate.errors import DatabaseError
-from headgate.operations.history import Cursor, Event, EventFilter
+from headgate.operations.history import Cursor, EventFilter
+from headgate.operations.spreadsheet import csv_text
 
 PAGE: Final = 100
 CSV_PAGE: Final = 1_000
@@ -26,13 +25,12 @@ COLUMNS: Final = (
     *("at", "rule", "reason", "allowed", "dimension", "subject", "user", "ip", "api_key", "tenant", "endpoint"),
     *("method", "tier", "cost", "limit", "remaining", "weight", "node"),
 )
-_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")  # a cell that begins so is a formula in a spreadsheet
 
 
 async def list_events(page: Page) -> Response:
     wanted, chosen = _event_filter(page)
     after = _cursor(page.query.get("after", ""))
-    found = await asyncio.to_thread(page.services.history.events, page.caller, wanted, after=after, max_items=PAGE + 1)
+    found = await page.read(page.history.events, wanted, after=after, max_items=PAGE + 1)
     following = f"{found[PAGE - 1].at_us}-{found[PAGE - 1].id}" if len(found) > PAGE else None
     values = {"events": found[:PAGE], "following": following, "ranges": RANGES[1:], "chosen": chosen}
     return page.render("events.html", facts=FACTS, reasons=REASONS, newest=found[0].at_us if found else None, **values)
@@ -60,7 +58,7 @@ async def _rows(page: Page, wanted: EventFilter, since_us: int) -> AsyncIterator
         # Query the last seconds again: nodes write events with a delay.
         later = replace(wanted, since_us=since_us - 3_000_000, until_us=None)
         try:
-            found = await asyncio.to_thread(page.services.history.events, page.caller, later, max_items=CSV_PAGE)
+            found = await page.read(page.history.events, later, max_items=CSV_PAGE)
         except DatabaseError:
             found = []
         new = [event for event in found if event.id not in seen and event.at_us > since_us - 3_000_000]
@@ -77,28 +75,15 @@ async def _rows(page: Page, wanted: EventFilter, since_us: int) -> AsyncIterator
 
 
 async def _csv(page: Page, wanted: EventFilter) -> AsyncIterator[str]:
-    yield _line(COLUMNS)
+    yield csv_text([COLUMNS])
     after: Cursor | None = None
     while True:
-        found = await asyncio.to_thread(
-            page.services.history.events, page.caller, wanted, after=after, max_items=CSV_PAGE
-        )
+        found = await page.read(page.history.events, wanted, after=after, max_items=CSV_PAGE)
         if not found:
             return
-        yield "".join(_line(_cells(event)) for event in found)
+        tables = [event.as_table() for event in found]
+        yield csv_text([table[name] for name in COLUMNS] for table in tables)
         after = Cursor(found[-1].at_us, found[-1].id)
-
-
-def _cells(event: Event) -> list[Any]:
-    table = event.as_table()
-    values = (table[name] for name in COLUMNS)
-    return [f"'{one}" if isinstance(one, str) and one.startswith(_FORMULAS) else one for one in values]
-
-
-def _line(cells: Any) -> str:
-    text = io.StringIO(newline="")
-    csv.writer(text).writerow(cells)
-    return text.getvalue()
 
 
 def _event_filter(page: Page) -> tuple[EventFilter, Any]:

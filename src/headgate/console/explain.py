@@ -30,7 +30,7 @@ async def explain(page: Page) -> Response:
     try:
         table = _table(page)
         if table.keys() - {"cost"}:
-            found = await page.services.operations.trials.explain(page.caller, table)
+            found = await page.operations.trials.explain(page.caller, table)
     except (InvalidCheck, InvalidRule) as error:
         problem = str(error)
     named = set() if found is None else {one.rule for one in found.rules}

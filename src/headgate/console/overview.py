@@ -41,11 +41,11 @@ async def panels(page: Page) -> Response:
 
 async def tops(page: Page) -> Response:
     """Show the rules and subjects with most refusals. Loaded separately: a long range takes a moment."""
-    chosen, history = range_of(page.query), page.services.history
-    since_us, until_us, _ = chosen.period(page.now_us)
+    chosen = range_of(page.query)
+    period = chosen.period(page.now_us)
     rules, subjects = await asyncio.gather(
-        asyncio.to_thread(history.top_rules, page.caller, since_us=since_us, until_us=until_us, max_items=MAX_ROWS),
-        asyncio.to_thread(history.top_subjects, page.caller, since_us=since_us, until_us=until_us, max_items=MAX_ROWS),
+        page.read(page.history.top_rules, period, max_items=MAX_ROWS),
+        page.read(page.history.top_subjects, period, max_items=MAX_ROWS),
     )
     return page.render("overview_tops.html", chosen=chosen, top_rules=rules, top_subjects=subjects)
 
@@ -59,7 +59,7 @@ async def data(page: Page) -> Response:
         return JSONResponse({"step": 1, "points": [list(second) for second in seconds]})
     period = chosen.period(page.now_us)
     rule = page.query.get("rule", ALL)
-    found = await asyncio.to_thread(page.services.history.usage, page.caller, [rule], period)
+    found = await page.read(page.history.usage, [rule], period)
     step = chosen.step
     by_time = {one.at_us: one for one in found}
     step_us = step * MICROSECONDS
@@ -102,13 +102,13 @@ async def _seconds(page: Page, since: int) -> AsyncIterator[str]:
 
 async def _panels(page: Page, chosen: Range) -> dict[str, Any]:
     """Return the service's state, and its counts in the range."""
-    caller, history, nodes = page.caller, page.services.history, page.services.fleet.nodes()
+    nodes = page.services.fleet.nodes()
     period = chosen.period(page.now_us)
     totals: Sequence[UsageStep] = ()
     away = ""
-    if caller.may("events"):
+    if page.caller.may("events"):
         try:
-            totals = await asyncio.to_thread(history.usage, caller, [ALL], period)
+            totals = await page.read(page.history.usage, [ALL], period)
         except DatabaseError as error:
             away = str(error)
     checks = sum(one.checks for one in totals)
@@ -122,7 +122,7 @@ async def _panels(page: Page, chosen: Range) -> dict[str, Any]:
         "failing": sum(one.failure_mode for one in totals),
         "away": away,
         "rules_count": len(page.snapshot.rules),
-        "place": page.services.operations.place,
+        "place": page.operations.place,
     }
 
 

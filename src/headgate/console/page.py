@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+import asyncio
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import urlencode
 
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
+from headgate.errors import InvalidRule, Problem
 from headgate.operations import Caller, Operations
 from headgate.operations.fleet import Fleet
 from headgate.operations.history import History
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from headgate.rules.snapshot import Snapshot
 
 MAX_REASON = 1_000
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Services(NamedTuple):
@@ -41,6 +46,8 @@ class Page:
     ) -> None:
         self.request = request
         self.services = services
+        self.operations = services.operations
+        self.history = services.history
         self.caller = caller
         self.csrf = csrf
         self.form: Mapping[str, Any] = form or {}
@@ -65,21 +72,29 @@ class Page:
 
     @property
     def now_us(self) -> int:
-        return self.services.operations.limiter.clock.now_us()
+        return self.operations.limiter.clock.now_us()
 
     @property
     def snapshot(self) -> Snapshot:
         """The rules in force."""
-        return self.services.operations.source.holder.current
+        return self.operations.source.holder.current
 
     @property
     def can_change_rules(self) -> bool:
-        return self.caller.may("rules", "admin") and self.services.operations.place is None
+        return self.caller.may("rules", "admin") and self.operations.place is None
 
     @property
     def actor(self) -> Caller:
         """The caller, with the reason in the form."""
         return self.caller._replace(reason=self.text("reason")[:MAX_REASON])
+
+    async def read(self, operation: Callable[Concatenate[Caller, P], T], *args: P.args, **options: P.kwargs) -> T:
+        """Call an operation for the caller, in a thread."""
+        return await asyncio.to_thread(operation, self.caller, *args, **options)
+
+    async def change(self, operation: Callable[Concatenate[Caller, P], T], *args: P.args, **options: P.kwargs) -> T:
+        """Call an operation for the caller, with the reason in the form, in a thread."""
+        return await asyncio.to_thread(operation, self.actor, *args, **options)
 
     def text(self, name: str) -> str:
         """Return a field of the form; empty if it is missing."""
@@ -109,6 +124,12 @@ class Page:
         if self.is_fragment:
             return Response(status_code=204, headers={"HX-Redirect": url})
         return Response(status_code=303, headers={"Location": url})
+
+
+def require_choice(where: str, field: str, value: str, choices: Collection[str]) -> None:
+    """Raise `InvalidRule` unless a value is one of the choices."""
+    if value not in choices:
+        raise InvalidRule(Problem(where, field, f"must be one of {', '.join(choices)}, got {value!r}"))
 
 
 View = Callable[[Page], Awaitable[Response]]

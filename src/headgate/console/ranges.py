@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from headgate.core.quota import MICROSECONDS
-from headgate.operations.usage import GOOD_POINTS, STEPS, Period
+from headgate.operations.history import Period, default_step
 
 LIVE: Final = "live"
 CUSTOM: Final = "custom"
@@ -57,8 +57,7 @@ def range_of(query: Mapping[str, str], default: str = LIVE) -> Range:
     if since is None or until is None or since >= until:
         return _BY_NAME.get(query.get("range", default), _BY_NAME[default])
     seconds = max(MIN_SECONDS, until - since)
-    step = next((one for one in STEPS if seconds / one <= GOOD_POINTS), STEPS[-1])
-    return Range(CUSTOM, "range", seconds, step, until)
+    return Range(CUSTOM, "range", seconds, default_step(seconds), until)
 
 
 def _time(text: str) -> int | None:

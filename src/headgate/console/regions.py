@@ -37,7 +37,7 @@ LEASES: Final = {  # figures of leases
 
 async def regions(page: Page) -> Response:
     page.caller.require("rules")
-    limiter = page.services.operations.limiter
+    limiter = page.operations.limiter
     snapshot = page.snapshot
     status, leases = limiter.regions(), limiter.leases()
     return page.render(

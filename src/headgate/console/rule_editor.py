@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from difflib import SequenceMatcher
 from typing import Any, Final, NamedTuple
@@ -81,13 +80,13 @@ async def apply(page: Page) -> Response:
     draft = _reviewed_draft(page)
     if draft.rule is None:
         return _form(page, draft, status=422)
-    rules, rule = page.services.operations.rules, draft.rule
+    rules, rule = page.operations.rules, draft.rule
     try:
         if draft.base is None:
-            await asyncio.to_thread(rules.create, page.actor, dict(draft.table))
+            await page.change(rules.create, dict(draft.table))
         else:
             expect = expect_version(draft.version)
-            await asyncio.to_thread(rules.put, page.actor, rule.id, dict(draft.table), expect=expect)
+            await page.change(rules.put, rule.id, dict(draft.table), expect=expect)
     except InvalidRule as error:
         return _form(page, draft._replace(problems=error.problems), status=422)
     except ChangeConflict:
@@ -124,9 +123,8 @@ async def confirm_delete(page: Page) -> Response:
 
 async def delete(page: Page) -> Response:
     rule_id = page.text("id")
-    await asyncio.to_thread(
-        page.services.operations.rules.delete,
-        page.actor,
+    await page.change(
+        page.operations.rules.delete,
         rule_id,
         with_overrides=page.text("with_overrides") == "yes",
         expect=expect_version(page.text("version")),
@@ -135,7 +133,7 @@ async def delete(page: Page) -> Response:
 
 
 async def _get(page: Page, rule_id: str) -> StoredRule:
-    return await asyncio.to_thread(page.services.operations.rules.get, page.caller, rule_id)
+    return await page.read(page.operations.rules.get, rule_id)
 
 
 async def _conflict(page: Page, draft: Draft) -> Response:
@@ -244,7 +242,7 @@ def _form(page: Page, draft: Draft, status: int = 200, *, as_toml: bool | None =
         typed=typed,
         diff=_difference(draft),
         can_change=page.can_change_rules,
-        place=page.services.operations.place,
+        place=page.operations.place,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -17,12 +16,12 @@ MAX_ROWS: Final = 10  # rows of a list
 
 async def show(page: Page) -> Response:
     rule_id, chosen = page.query.get("id", ""), range_of(page.query, "24h")
-    operations = page.services.operations
-    stored = await asyncio.to_thread(operations.rules.get, page.caller, rule_id)
+    operations = page.operations
+    stored = await page.read(operations.rules.get, rule_id)
     traffic = await _traffic(page, rule_id, chosen) if page.caller.may("events") else None
     overrides = None
     if page.caller.may("users"):
-        found = await asyncio.to_thread(operations.users.overrides, page.caller, rule=rule_id, max_items=MAX_ROWS + 1)
+        found = await page.read(operations.users.overrides, rule=rule_id, max_items=MAX_ROWS + 1)
         overrides = [(one.user, one.override, one.override.has_expired(page.now_us)) for one in found]
     return page.render(
         "rule.html",
@@ -40,9 +39,8 @@ async def show(page: Page) -> Response:
 
 async def _traffic(page: Page, rule_id: str, chosen: Range) -> dict[str, Any]:
     """Return the rule's counts in the range, or the database's error."""
-    history = page.services.history
     try:
-        usage = await asyncio.to_thread(history.usage, page.caller, [rule_id], chosen.period(page.now_us))
+        usage = await page.read(page.history.usage, [rule_id], chosen.period(page.now_us))
     except DatabaseError as error:
         return {"away": str(error)}
     counts = {name: sum(getattr(one, name) for one in usage) for name in ("checks", "refused", "shadow", "cost")}
@@ -51,11 +49,8 @@ async def _traffic(page: Page, rule_id: str, chosen: Range) -> dict[str, Any]:
 
 async def subjects(page: Page) -> Response:
     """Show the subjects over the rule's limit most often. Loaded separately: a long range takes a moment."""
-    since_us, until_us, _ = range_of(page.query, "24h").period(page.now_us)
-    top = page.services.history.top_subjects
-    found = await asyncio.to_thread(
-        top, page.caller, since_us=since_us, until_us=until_us, rule=page.query.get("id", ""), max_items=MAX_ROWS
-    )
+    period, rule_id = range_of(page.query, "24h").period(page.now_us), page.query.get("id", "")
+    found = await page.read(page.history.top_subjects, period, rule=rule_id, max_items=MAX_ROWS)
     return page.render("rule_subjects.html", subjects=found)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 
-from headgate.console.page import Page, PageRoute
+from headgate.console.page import Page, PageRoute, require_choice
 from headgate.console.ranges import named_range
 from headgate.console.render import rule_state
-from headgate.errors import ChangeConflict, DatabaseError, InvalidRule, Problem
+from headgate.errors import ChangeConflict, DatabaseError
 from headgate.operations.rules import Expect
 from headgate.rules.description import rule_table
 from headgate.rules.rule import Rule
@@ -71,7 +70,7 @@ async def list_rules(page: Page) -> Response:
 
 
 def _search(page: Page) -> dict[str, Any]:
-    snapshot = page.services.operations.rules.snapshot(page.caller)
+    snapshot = page.operations.rules.snapshot(page.caller)
     words = page.query.get("q", "").lower().split()
     state, dimension = page.query.get("state", ""), page.query.get("dimension", "")
     everything = _index.entries(snapshot)
@@ -93,7 +92,7 @@ def _search(page: Page) -> dict[str, Any]:
         "pages": pages,
         "states": STATES,
         "dimensions": sorted({one.rule.dimension for one in everything}),
-        "place": page.services.operations.place,
+        "place": page.operations.place,
         "can_change": page.can_change_rules,
     }
 
@@ -103,7 +102,7 @@ async def sparklines(page: Page) -> Response:
     rules: list[Rule] = _search(page)["rules"]
     period = SPARK.period(page.now_us)
     try:
-        found = await asyncio.to_thread(page.services.history.traffic, page.caller, [rule.id for rule in rules], period)
+        found = await page.read(page.history.traffic, [rule.id for rule in rules], period)
     except DatabaseError:
         found = []
     step_us = SPARK.step * 1_000_000
@@ -120,34 +119,38 @@ async def sparklines(page: Page) -> Response:
 async def confirm(page: Page) -> Response:
     """Show a dialog that explains a switch, and asks for a reason."""
     rule_id, to = page.query.get("rule", ""), page.query.get("to", "")
-    _change_for(to)
-    operations = page.services.operations
-    stored = await asyncio.to_thread(operations.rules.get, page.caller, rule_id)
+    require_choice("query", "to", to, CHANGES)
+    operations = page.operations
+    stored = await page.read(operations.rules.get, rule_id)
     values: dict[str, Any] = {"rule": stored.rule, "version": stored.version, "to": to, "would": None}
     if to == "enforce":
         values |= {"actions": ENFORCED, "before": await _action_before(page, rule_id)}
         if page.caller.may("events"):
             period = named_range("24h").period(page.now_us)
-            usage = await asyncio.to_thread(page.services.history.usage, page.caller, [rule_id], period)
+            usage = await page.read(page.history.usage, [rule_id], period)
             values["would"] = (sum(one.shadow for one in usage), sum(one.checks for one in usage))
     return page.render("rule_confirm.html", **values)
 
 
 async def _action_before(page: Page, rule_id: str) -> str:
     """Return a rule's action before it became a shadow, from the change log; `reject` if it always was one."""
-    changes = page.services.operations.changes
-    found = await asyncio.to_thread(changes.page, page.caller, kind="rule", subject=rule_id, max_items=MAX_CHANGES)
+    changes = page.operations.changes
+    found = await page.read(changes.page, kind="rule", subject=rule_id, max_items=MAX_CHANGES)
     actions = (change.before.get("action", "reject") for change in found if change.before is not None)
     return next((action for action in actions if action != SHADOW), "reject")
 
 
 async def switch(page: Page) -> Response:
     rule_id, to = page.text("rule"), page.text("to")
-    change = {"action": _action(page.text("action"))} if to == "enforce" else _change_for(to)
-    rules = page.services.operations.rules
-    stored = await asyncio.to_thread(rules.get, page.caller, rule_id)
+    require_choice("form", "to", to, CHANGES)
+    change = CHANGES[to]
+    if to == "enforce":
+        change = {"action": page.text("action")}
+        require_choice("form", "action", change["action"], ENFORCED)
+    rules = page.operations.rules
+    stored = await page.read(rules.get, rule_id)
     table = rule_table(stored.rule) | change
-    await asyncio.to_thread(rules.put, page.actor, rule_id, table, expect=expect_version(page.text("version")))
+    await page.change(rules.put, rule_id, table, expect=expect_version(page.text("version")))
     done = {"enable": "enabled", "disable": "disabled", "shadow": "now a shadow"}
     done |= {"enforce": f"now enforced: requests beyond its limit {ENFORCED.get(table['action'])}"}
     return page.redirect("/rules", f"{rule_id} is {done[to]}.", q=rule_id)
@@ -161,18 +164,6 @@ def expect_version(version: str) -> Expect:
             raise ChangeConflict("another user has changed this rule since you opened it: review it again")
 
     return expect
-
-
-def _change_for(to: str) -> dict[str, Any]:
-    if to not in CHANGES:
-        raise InvalidRule(Problem("query", "to", f"must be one of {', '.join(CHANGES)}, got {to!r}"))
-    return CHANGES[to]
-
-
-def _action(name: str) -> str:
-    if name not in ENFORCED:
-        raise InvalidRule(Problem("form", "action", f"must be one of {', '.join(ENFORCED)}, got {name!r}"))
-    return name
 
 
 ROUTES: Final = (

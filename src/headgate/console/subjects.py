@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, get_args
+from typing import Any, Final, cast
 
 from starlette.responses import Response
 
-from headgate.console.page import Page, PageRoute
+from headgate.console.page import Page, PageRoute, require_choice
 from headgate.console.ranges import named_range
 from headgate.core.quota import MICROSECONDS, duration_us
 from headgate.errors import DatabaseError, InvalidQuota, InvalidRule, Problem
@@ -32,16 +31,16 @@ async def subject(page: Page) -> Response:
         known = await _some_users(page)
         return page.render("subject_search.html", known=known, **common)
     value = normalize_subject(fact, text)
-    found = await page.services.operations.subjects.limits(page.caller, fact, value)
-    penalty = await page.services.operations.subjects.penalty(page.caller, fact, value)
+    found = await page.operations.subjects.limits(page.caller, fact, value)
+    penalty = await page.operations.subjects.penalty(page.caller, fact, value)
     events = None
     if page.caller.may("events"):
         wanted: EventFilter = replace(EventFilter(), **{str(fact): value})  # type: ignore[arg-type]
         try:
-            events = await asyncio.to_thread(page.services.history.events, page.caller, wanted, max_items=RECENT)
+            events = await page.read(page.history.events, wanted, max_items=RECENT)
         except DatabaseError:
             events = None
-    can_write = page.services.operations.place is None
+    can_write = page.operations.place is None
     return page.render(
         "subject.html",
         value=value,
@@ -61,7 +60,7 @@ async def refusals(page: Page) -> Response:
     """Show a subject's refusals of the last day as a chart."""
     fact, value = _fact(page.query.get("type", "")), page.query.get("id", "")
     period = DAY.period(page.now_us)
-    found = await asyncio.to_thread(page.services.history.refusals, page.caller, fact, value, period)
+    found = await page.read(page.history.refusals, fact, value, period)
     by_time = {one.at_us: one for one in found}
     step_us = period.step * MICROSECONDS
     first = period.since_us - period.since_us % step_us + step_us
@@ -73,7 +72,7 @@ async def refusals(page: Page) -> Response:
 async def _some_users(page: Page) -> Any:
     """Return some users with a tier or overrides."""
     try:
-        return await asyncio.to_thread(page.services.operations.users.page, page.caller, max_items=RECENT)
+        return await page.read(page.operations.users.page, max_items=RECENT)
     except DatabaseError:
         return []
 
@@ -81,8 +80,7 @@ async def _some_users(page: Page) -> Any:
 async def dialog(page: Page) -> Response:
     """Show the form of one action."""
     fact, value, what = _fact(page.query.get("type", "")), page.query.get("id", ""), page.query.get("action", "")
-    if what not in DIALOGS:
-        raise InvalidRule(Problem("query", "action", f"must be one of {', '.join(DIALOGS)}, got {what!r}"))
+    require_choice("query", "action", what, DIALOGS)
     snapshot = page.snapshot
     rules = sorted(rule.id for rule in snapshot.rules if rule.enabled and "user" in rule.facts)
     tiers = [tier.name for tier in snapshot.tiers]
@@ -94,29 +92,28 @@ async def dialog(page: Page) -> Response:
 async def act(page: Page) -> Response:
     """Perform a dialog's action."""
     fact, value, what = _fact(page.text("type")), page.text("id"), page.text("action")
-    operations, actor = page.services.operations, page.actor
+    require_choice("form", "action", what, DIALOGS)
+    operations, actor = page.operations, page.actor
     match what:
         case "override":
             table = _override(page)
-            await asyncio.to_thread(operations.users.put_override, actor, value, table)
+            await page.change(operations.users.put_override, value, table)
             done = f"{value} has an override of {table['rule']}."
         case "unoverride":
-            await asyncio.to_thread(operations.users.delete_override, actor, value, page.text("rule"))
+            await page.change(operations.users.delete_override, value, page.text("rule"))
             done = f"The override of {page.text('rule')} is deleted."
         case "tier":
-            await asyncio.to_thread(operations.users.set_tier, actor, value, {"tier": page.text("tier") or None})
+            await page.change(operations.users.set_tier, value, {"tier": page.text("tier") or None})
             done = f"{value} is on tier {page.text('tier') or 'none of their own'}."
         case "reset":
             count = await operations.subjects.reset(actor, fact, value)
             done = f"The counts of {value} are reset, for {count} rules."
         case "exempt":
-            await asyncio.to_thread(operations.exemptions.create, actor, {"type": fact, "value": value})
+            await page.change(operations.exemptions.create, {"type": fact, "value": value})
             done = f"{value} is exempt from all limits."
         case "unexempt":
-            await asyncio.to_thread(operations.exemptions.delete, actor, {"type": fact, "value": value})
+            await page.change(operations.exemptions.delete, {"type": fact, "value": value})
             done = f"{value} is no longer exempt."
-        case _:
-            raise InvalidRule(Problem("form", "action", f"must be one of {', '.join(DIALOGS)}, got {what!r}"))
     return page.redirect("/subject", done, type=fact, id=value)
 
 
@@ -141,10 +138,8 @@ def _has_exemption(page: Page, fact: str, value: str) -> bool:
 
 
 def _fact(text: str) -> Fact:
-    if text not in FACTS:
-        raise InvalidRule(Problem("query", "type", f"must be one of {', '.join(get_args(Fact))}, got {text!r}"))
-    fact: Fact = text
-    return fact
+    require_choice("query", "type", text, FACTS)
+    return cast("Fact", text)
 
 
 ROUTES: Final = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from starlette.responses import Response
@@ -14,7 +13,7 @@ MAX_TOKENS: Final = 500
 
 
 async def list_tokens(page: Page) -> Response:
-    found = await asyncio.to_thread(page.services.tokens.page, page.caller, max_items=MAX_TOKENS)
+    found = await page.read(page.services.tokens.page, max_items=MAX_TOKENS)
     tokens = sorted(found, key=lambda token: (not token.is_good(page.now_us), token.name))
     return page.render("tokens.html", tokens=tokens, may_change=page.caller.may("tokens", "admin"))
 

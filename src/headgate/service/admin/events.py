@@ -2,9 +2,6 @@
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of routes.
 
-import csv
-import io
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from math import isfinite
@@ -18,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 from headgate.core.quota import MICROSECONDS
 from headgate.db.events import Cursor, Event, EventFilter, Events, Top
 from headgate.db.records import time_text
+from headgate.operations.spreadsheet import csv_text
 from headgate.service.admin.models import with_example
 
 PAGE: Final = 100
@@ -30,7 +28,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _AFTER: Final = r"^[0-9]{1,16}-[0-9a-f]{1,40}$"
-_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")  # a cell that begins so is a formula in a spreadsheet
 
 # Examples without null: FastAPI leaves nulls out of OpenAPI documents.
 EVENT: Final[dict[str, Any]] = {
@@ -302,24 +299,9 @@ def _csv_lines(events: Events, wanted: EventFilter, page: list[Event], *, whole:
     """Yield the header, the events of a page and, if `whole`, the events of all later pages."""
     yield csv_text([COLUMNS])
     while page:
-        yield csv_text([tuple(map(csv_cell, event_table(event).values())) for event in page])
+        yield csv_text(event_table(event).values() for event in page)
         last = page[-1]
         page = events.page(wanted, after=Cursor(last.at_us, last.id), max_items=MAX_PAGE) if whole else []
-
-
-def csv_text(rows: list[tuple[Any, ...]]) -> str:
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows(rows)
-    return text.getvalue()
-
-
-def csv_cell(value: Any) -> Any:
-    """Return a value that a spreadsheet does not take for a formula."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        value = json.dumps(value, ensure_ascii=False)
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
 
 
 def event_table(event: Event) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 
 from headgate.db.records import time_text
-from headgate.db.usage import UsageHistory
-from headgate.operations.usage import period, series, usage_table
-from headgate.service.admin.events import CSV, Accept, Format, Since, Text, Until, csv_cell, csv_text, wants_csv
+from headgate.db.usage import ALL, UsageHistory
+from headgate.operations.history import period, usage_table
+from headgate.operations.spreadsheet import csv_text
+from headgate.service.admin.events import CSV, Accept, Format, Since, Text, Until, wants_csv
 from headgate.service.admin.models import with_example
 from headgate.service.admin.pages import storable
 
@@ -98,9 +99,9 @@ def usage_router(history: UsageHistory, now_us: Callable[[], int], require: Depe
         """
         storable("rule", rule)
         wanted = period(now_us(), since_us=since, until_us=until, step=step)
-        found = [usage_table(one) for one in series(history, rule, wanted)]
+        found = [usage_table(one) for one in history.series([rule or ALL], **wanted._asdict())]
         if wants_csv(format, accept):
-            rows = [tuple(POINT), *(tuple(map(csv_cell, one.values())) for one in found)]
+            rows = [POINT, *(one.values() for one in found)]
             headers = {"Content-Disposition": 'attachment; filename="usage.csv"', "Vary": "Accept"}
             return Response(csv_text(rows), media_type=f"{CSV}; charset=utf-8", headers=headers)
         times = {"since": time_text(wanted.since_us), "until": time_text(wanted.until_us)}
