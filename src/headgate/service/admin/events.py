@@ -16,7 +16,7 @@ from headgate.core.quota import MICROSECONDS
 from headgate.db.events import Cursor, Event, EventFilter, Events, Top
 from headgate.db.records import time_text
 from headgate.operations.spreadsheet import csv_text
-from headgate.service.admin.models import with_example
+from headgate.service.admin.models import page_of, with_example
 
 PAGE: Final = 100
 MAX_PAGE: Final = 1_000
@@ -98,11 +98,7 @@ class EventShown(BaseModel):
     weight: int = Field(description="The number of events that this one represents: more than 1 in a flood.")
 
 
-class EventPage(BaseModel):
-    model_config = with_example({"events": [EVENT], "next": NEXT})
-
-    events: list[EventShown]
-    next: str | None = Field(description="`after` of the next page; null on the last one.")
+EventPage: Final = page_of("EventPage", "events", EventShown, EVENT, NEXT)
 
 
 class TopShown(BaseModel):

@@ -26,10 +26,10 @@ RULE: Final[dict[str, Any]] = {
     "enabled": True,
 }
 
-
 # It refers to a sample rule, so that the examples work as they are under `make serve`; it expires far in the future.
 OVERRIDE: Final[dict[str, Any]] = {"rule": "user-free", "limit": 500, "expires": "2099-01-01T00:00:00+00:00"}
 
+USER_OVERRIDE: Final[dict[str, Any]] = {"user": "alice", **OVERRIDE, "expired": False}
 
 USER: Final[dict[str, Any]] = {"id": "alice", "tier": "pro", "overrides": [OVERRIDE]}
 
@@ -65,9 +65,7 @@ USER_LIMITS: Final[dict[str, Any]] = {
     "next": None,
 }
 
-
 EXEMPTION: Final[dict[str, Any]] = {"type": "ip", "value": "10.0.0.0/8"}
-
 
 TOKEN: Final[dict[str, Any]] = {
     "id": "019a3f0c2b17e4d201",
@@ -80,8 +78,11 @@ TOKEN: Final[dict[str, Any]] = {
     "revoked": None,
 }
 
-
 CHANGE: Final[dict[str, Any]] = {"action": "update", "kind": "rule", "subject": "search-free"}
 
-
 CHANGED: Final[dict[str, Any]] = {**CHANGE, "before": {**RULE, "limit": 50}, "after": RULE}
+
+LOGGED: Final[dict[str, Any]] = {
+    **{"id": 12, "version": 7, "at": "2026-11-01T09:00:00+00:00", "actor": "ci", "reason": ""},
+    **CHANGED,
+}

@@ -16,7 +16,17 @@ from headgate.rules.description import FIELDS, RuleField
 from headgate.rules.exemptions import ExemptionType
 from headgate.rules.fields import Type
 from headgate.rules.users import MAX_ID
-from headgate.service.admin.examples import CHANGED, EXEMPTION, OVERRIDE, RULE, TOKEN, USER, USER_LIMITS
+from headgate.service.admin.examples import (
+    CHANGED,
+    EXEMPTION,
+    LOGGED,
+    OVERRIDE,
+    RULE,
+    TOKEN,
+    USER,
+    USER_LIMITS,
+    USER_OVERRIDE,
+)
 
 Duration = float | str
 # Ids and names must be printable. The pattern excludes control characters only.
@@ -32,6 +42,15 @@ Action = Literal["create", "update", "delete", "reset"]
 def with_example(shown: Any, **schema: Any) -> ConfigDict:
     """Return the configuration of a model that has no other members, with an example."""
     return ConfigDict(extra="forbid", json_schema_extra={"example": shown, **schema})
+
+
+def page_of(name: str, entries: str, entry: type[BaseModel], shown: Any, following: str | None = None) -> Any:
+    """Return the model of a page of a list, with an example of an entry and of the cursor of the next page."""
+    fields: dict[str, Any] = {
+        entries: (list[entry], ...),  # type: ignore[valid-type]
+        "next": (str | None, Field(description="`after` of the next page; null on the last one.")),
+    }
+    return create_model(name, __config__=with_example({entries: [shown], "next": following}), **fields)
 
 
 class _Model(BaseModel):
@@ -86,11 +105,7 @@ class VersionedRule(Rule):
     )
 
 
-class Rules(_Model):
-    model_config = with_example({"rules": [RULE], "next": "search-free"})
-
-    rules: list[VersionedRule]
-    next: str | None = Field(description="`after` of the next page; null on the last one.")
+Rules: Final = page_of("Rules", "rules", VersionedRule, RULE, "search-free")
 
 
 class Override(_Model):
@@ -120,24 +135,14 @@ class User(_Model):
     overrides: list[Override]
 
 
-class Users(_Model):
-    model_config = with_example({"users": [USER], "next": "alice"})
-
-    users: list[User]
-    next: str | None
+Users: Final = page_of("Users", "users", User, USER, "alice")
 
 
 class UserOverride(ShownOverride):
     user: str
 
 
-class Overrides(_Model):
-    model_config = with_example(
-        {"overrides": [{"user": "alice", **OVERRIDE, "expired": False}], "next": '["alice", "search"]'}
-    )
-
-    overrides: list[UserOverride]
-    next: str | None
+Overrides: Final = page_of("Overrides", "overrides", UserOverride, USER_OVERRIDE, '["alice", "search"]')
 
 
 class BatchUser(_Model):
@@ -185,11 +190,7 @@ class Exemption(_Model):
     value: Name = Field(description="An address or network of type `ip`, else 422; or the user, tenant or hashed key.")
 
 
-class Exemptions(_Model):
-    model_config = with_example({"exemptions": [EXEMPTION], "next": None})
-
-    exemptions: list[Exemption]
-    next: str | None
+Exemptions: Final = page_of("Exemptions", "exemptions", Exemption, EXEMPTION)
 
 
 class TierChoice(_Model):
@@ -280,18 +281,7 @@ class Change(Difference):
     reason: str = Field(description="The request's header `X-Change-Reason`; empty if absent.")
 
 
-class Changes(_Model):
-    model_config = with_example(
-        {
-            "changes": [
-                {"id": 12, "version": 7, "at": "2026-11-01T09:00:00+00:00", "actor": "ci", "reason": "", **CHANGED}
-            ],
-            "next": "12",
-        }
-    )
-
-    changes: list[Change]
-    next: str | None
+Changes: Final = page_of("Changes", "changes", Change, LOGGED, "12")
 
 
 class TokenRequest(_Model):
@@ -326,11 +316,7 @@ class NewToken(Token):
     token: str = Field(description="The secret, shown only once.")
 
 
-class Tokens(_Model):
-    model_config = with_example({"tokens": [TOKEN], "next": None})
-
-    tokens: list[Token]
-    next: str | None
+Tokens: Final = page_of("Tokens", "tokens", Token, TOKEN)
 
 
 class ProblemEntry(_Model):
