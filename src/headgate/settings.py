@@ -303,16 +303,22 @@ def _with_secrets(layer: dict[str, _Value], problems: list[str]) -> dict[str, _V
             problems.append(f"{layer[name].origin} and {kept.origin}: only one of them can be given")
             continue
         try:
-            given = Path(kept.given).read_text(encoding="utf-8").strip()
-        except (OSError, ValueError, TypeError) as error:
-            why = getattr(error, "strerror", None) or "is not UTF-8 text"
-            problems.append(f"{kept.origin}: {kept.given}: cannot be read: {why}")
-            continue
-        if given:
-            layer[name] = _Value(given, kept.origin)
-        else:
-            problems.append(f"{kept.origin}: {kept.given}: is empty")
+            layer[name] = _Value(read_secret(kept.given), kept.origin)
+        except ValueError as error:
+            problems.append(f"{kept.origin}: {kept.given}: {error}")
     return layer
+
+
+def read_secret(file: str | Path) -> str:
+    """Return the secret in a file. Raises `ValueError`."""
+    try:
+        secret = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError, TypeError) as error:
+        why = getattr(error, "strerror", None) or "is not UTF-8 text"
+        raise ValueError(f"cannot be read: {why}") from error
+    if not secret:
+        raise ValueError("is empty")
+    return secret
 
 
 def _with_region(layer: dict[str, _Value], table: _Value | None, problems: list[str]) -> dict[str, _Value]:

@@ -12,7 +12,7 @@ import typer
 
 from headgate.cli.client import ServiceClient, find_token
 from headgate.cli.output import CommandFault, report_faults
-from headgate.settings import DEFAULT_SERVER, ClientSettings, variable
+from headgate.settings import DEFAULT_SERVER, ClientSettings, read_secret, variable
 
 ADMIN: Final = ("admin_token",)  # the settings with the token to use
 DATA: Final = ("data_token", "admin_token")
@@ -96,18 +96,10 @@ def connect(
     if token_file is not None:
         if token is not None:
             raise typer.BadParameter("give only one of the two", param_hint="--token and --token-file")
-        token = _read_token(token_file)
+        try:
+            token = read_secret(token_file)
+        except ValueError as error:
+            raise CommandFault(f"--token-file: {token_file}: {error}") from error
     server = server or settings.server
     found = find_token(token, server, tokens, settings)
     return ServiceClient(server, token=found, variables=" or ".join(map(variable, tokens)), **files)
-
-
-def _read_token(file: Path) -> str:
-    try:
-        content = file.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "is not UTF-8 text"
-        raise CommandFault(f"--token-file: {file}: cannot be read: {why}") from error
-    if not content:
-        raise CommandFault(f"--token-file: {file}: is empty")
-    return content
