@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from headgate.core.key import split_facts
 from headgate.core.quota import MICROSECONDS
-from headgate.replay.bins import COUNTS, Bins
+from headgate.replay.bins import Bin
 from headgate.replay.run import Run
 from headgate.replay.tally import STEPS, RuleTally
 from headgate.rules.rule import Rule
@@ -60,18 +60,11 @@ class RuleReport:
     approximate: bool  # whether there were too many subjects to track all of them
 
 
-@dataclass(frozen=True, slots=True)
-class StepReport:
+@dataclass(slots=True)
+class StepReport(Bin):
     """The counts of one step of time."""
 
-    at: str
-    requests: int
-    refused: int
-    delayed: int
-    shadow: int
-    newly_refused: int
-    newly_allowed: int
-    rules: dict[str, int]
+    at: str = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +194,8 @@ def report_of(run: Run) -> Report:
         rules=rules,
         top=nlargest(TOP, top, key=lambda one: (one.refused, one.requests)),
         step_seconds=run.bins.width_us // MICROSECONDS,
-        timeline=_timeline(run.bins),
+        timeline=[StepReport(**asdict(step), at=time_text(at_us)) for at_us, step in run.bins.items()],
     )
-
-
-def _timeline(bins: Bins) -> list[StepReport]:
-    return [
-        StepReport(time_text(at_us), **{name: getattr(step, name) for name in COUNTS}, rules=dict(step.rules))
-        for at_us, step in bins.items()
-    ]
 
 
 class _People:

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
-MICROSECONDS: Final = 1_000_000
+from headgate.core.quota import MICROSECONDS
+
 MAX_REMEMBERED: Final = 10_000  # texts
 MAX_SECONDS: Final = 253_402_300_799  # of the year 9999
 _MONTHS: Final = {
