@@ -77,9 +77,9 @@ class ServiceClient:
         """Return an object."""
         return self._object(self._send("GET", path, params=params))
 
-    def text(self, path: str, params: Params | None = None, *, accept: str = "*/*") -> str:
+    def text(self, path: str, *, accept: str = "*/*") -> str:
         """Get an answer as text."""
-        response = self._send("GET", path, params=params, headers={"Accept": accept})
+        response = self._send("GET", path, headers={"Accept": accept})
         if not response.is_success:
             raise self._fault(response)
         return response.text

@@ -13,7 +13,7 @@ from headgate.console.page import Page, PageRoute
 from headgate.console.rule_forms import Table, form_table, sections_of, table_of, table_of_toml
 from headgate.console.rules import expect_version
 from headgate.errors import ChangeConflict, InvalidRule, NotFound, Problem
-from headgate.operations.rules import StoredRule
+from headgate.operations.rules import RuleRecord
 from headgate.rules.rule import Rule
 from headgate.rules.sources.document import rule_from
 from headgate.rules.sources.export import rule_text
@@ -132,7 +132,7 @@ async def delete(page: Page) -> Response:
     return page.redirect("/rules", f"{rule_id} is deleted.")
 
 
-async def _get(page: Page, rule_id: str) -> StoredRule:
+async def _get(page: Page, rule_id: str) -> RuleRecord:
     return await page.read(page.operations.rules.get, rule_id)
 
 

@@ -29,10 +29,10 @@ _OTHERS: Final = "more"  # the column for fields without their own column
 
 
 class RuleRecord(NamedTuple):
-    """A rule in the database. `version` changes whenever the rule does."""
+    """A stored rule. `version` changes whenever the rule does; None: it is in a file."""
 
     rule: Rule
-    version: int
+    version: int | None
 
 
 @dataclass

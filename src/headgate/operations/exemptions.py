@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from headgate.errors import InvalidRule, Problem
 from headgate.operations.caller import Caller
-from headgate.operations.storage import Storage
+from headgate.operations.storage import Storage, page_of
 from headgate.rules.exemptions import Exemption
 
 FIELDS: Final = ("type", "value")
@@ -26,8 +26,7 @@ class Exemptions:
         caller.require("rules")
         changes = self._storage.changes
         found = self._storage.snapshot.exemptions if changes is None else changes.exemptions()
-        ordered = sorted(set(found), key=_key)
-        return [one for one in ordered if after is None or _key(one) > after][:max_items]
+        return page_of(set(found), lambda one: (one.type, one.value), after, max_items)
 
     def create(self, caller: Caller, table: dict[str, Any]) -> tuple[Exemption, bool]:
         """Add an exemption, with `type` and `value` as in a rules file. Returns it, and whether it is new.
@@ -56,7 +55,3 @@ def exemption_from(table: dict[str, Any]) -> Exemption:
     if problems:
         raise InvalidRule(*problems)
     return Exemption(**table)
-
-
-def _key(exemption: Exemption) -> tuple[str, str]:
-    return exemption.type, exemption.value

@@ -10,21 +10,16 @@ from headgate.db import RuleRecord
 from headgate.db.records import time_of
 from headgate.errors import Forbidden, InvalidRule, NotFound, Problem
 from headgate.operations.caller import Caller
-from headgate.operations.storage import Storage
+from headgate.operations.storage import Storage, page_of
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.collection import collection_paused
 from headgate.rules.sources.document import parse_toml, rule_from, snapshot_of
 
+__all__ = ["AppliedChange", "Expect", "RuleRecord", "Rules", "Table"]
+
 Table = dict[str, Any]
 Expect = Callable[[int | None], None]  # raises unless the caller expects this version; None: no rule exists
-
-
-class StoredRule(NamedTuple):
-    """A rule and its version, which is None if rules are in a file."""
-
-    rule: Rule
-    version: int | None
 
 
 class AppliedChange(NamedTuple):
@@ -45,22 +40,21 @@ class Rules:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def page(self, caller: Caller, *, after: str | None = None, max_items: int = 100) -> Sequence[StoredRule]:
+    def page(self, caller: Caller, *, after: str | None = None, max_items: int = 100) -> Sequence[RuleRecord]:
         """Return rules by id. For the next page, pass the last one's id as `after`."""
         caller.require("rules")
         if self._storage.changes is not None:
-            return [StoredRule(*entry) for entry in self._storage.changes.rules(after=after, max_items=max_items)]
-        rules = sorted(self._storage.snapshot.rules, key=lambda rule: rule.id)
-        return [StoredRule(rule, None) for rule in rules if after is None or rule.id > after][:max_items]
+            return self._storage.changes.rules(after=after, max_items=max_items)
+        found = [RuleRecord(rule, None) for rule in self._storage.snapshot.rules]
+        return page_of(found, lambda stored: stored.rule.id, after, max_items)
 
-    def get(self, caller: Caller, rule_id: str) -> StoredRule:
+    def get(self, caller: Caller, rule_id: str) -> RuleRecord:
         """Return one rule. Raises `NotFound`."""
         caller.require("rules")
         if self._storage.changes is not None:
-            entry = self._storage.changes.rule(rule_id)
-            found = None if entry is None else StoredRule(*entry)
+            found = self._storage.changes.rule(rule_id)
         else:
-            found = next((StoredRule(rule, None) for rule in self._storage.snapshot.rules if rule.id == rule_id), None)
+            found = next((RuleRecord(rule, None) for rule in self._storage.snapshot.rules if rule.id == rule_id), None)
         if found is None:
             raise NotFound(f"there is no rule {rule_id!r}")
         return found

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from headgate.db import Changes
 from headgate.errors import ChangeConflict
 from headgate.rules.holder import Source
 from headgate.rules.snapshot import Snapshot
+
+T = TypeVar("T")
+Key = TypeVar("Key", str, tuple[str, str])
+
+
+def page_of(items: Iterable[T], key: Callable[[T], Key], after: Key | None, max_items: int) -> list[T]:
+    """Return a page of items that are in memory, in the order of their keys: those after the key `after`."""
+    return sorted((one for one in items if after is None or key(one) > after), key=key)[:max_items]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

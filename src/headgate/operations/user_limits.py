@@ -9,6 +9,7 @@ from headgate.core.decision import Decision
 from headgate.core.limit_status import LimitStatus
 from headgate.core.quota import Quota
 from headgate.limiter.async_limiter import AsyncLimiter
+from headgate.operations.storage import page_of
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import User, misfit
@@ -52,8 +53,8 @@ async def subject_limits(
     if fact == "user":
         tier = snapshot.default_tier if user is None or user.tier is None else user.tier
     now_us = limiter.clock.now_us()
-    rules = sorted((rule for rule in snapshot.rules if _may_apply(rule, fact, tier)), key=lambda rule: rule.id)
-    rules = [rule for rule in rules if after is None or rule.id > after][:max_items]
+    applying = (rule for rule in snapshot.rules if _may_apply(rule, fact, tier))
+    rules = page_of(applying, lambda rule: rule.id, after, max_items)
     quotas = _quotas(user, {rule.id: rule for rule in rules}, now_us)
     decision = await _peek(limiter, [rule for rule in rules if rule.facts == (fact,)], user, fact, subject)
     statuses = {} if decision is None else {status.rule: status for status in decision.limits}

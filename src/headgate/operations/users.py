@@ -12,7 +12,7 @@ from headgate.errors import InvalidRule, Problem
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.operations.batch import Table, batch_of, users_of
 from headgate.operations.caller import Caller
-from headgate.operations.storage import Storage
+from headgate.operations.storage import Storage, page_of
 from headgate.operations.user_limits import UserLimits, subject_limits
 from headgate.rules.users import MAX_ID, User
 
@@ -41,9 +41,8 @@ class Users:
         caller.require("users")
         if self._storage.changes is not None:
             return self._storage.changes.users(tier=tier, after=after, max_items=max_items)
-        users = sorted(self._storage.snapshot.users, key=lambda user: user.id)
-        found = (user for user in users if tier is None or user.tier == tier)
-        return [user for user in found if after is None or user.id > after][:max_items]
+        found = (user for user in self._storage.snapshot.users if tier is None or user.tier == tier)
+        return page_of(found, lambda user: user.id, after, max_items)
 
     def overrides(
         self,
@@ -72,9 +71,8 @@ class Users:
             if (user is None or one.user == user)
             and (rule is None or one.override.rule == rule)
             and (expired is None or one.override.has_expired(now_us) == expired)
-            and (after is None or (one.user, one.override.rule) > after)
         ]
-        return sorted(found, key=lambda one: (one.user, one.override.rule))[:max_items]
+        return page_of(found, lambda one: (one.user, one.override.rule), after, max_items)
 
     def now_us(self) -> int:
         """Return the time by which overrides expire."""

@@ -21,7 +21,7 @@ from headgate.core.decision import Decision
 from headgate.core.plan import Reason
 from headgate.errors import StoreError
 from headgate.rules.holder import Holder
-from headgate.telemetry.meter import MAX_RULES, Meter
+from headgate.telemetry.meter import Meter
 
 CARRIED: Final = ("traceparent", "tracestate")  # the headers of the trace context
 CLOSE_SECONDS: Final = 5.0
@@ -132,8 +132,8 @@ class Tracing:
 class TracedMeter(Meter):
     """A meter that also adds decisions and the store's calls to the current span."""
 
-    def __init__(self, tracing: Tracing, *, holder: Holder | None = None, max_rules: int = MAX_RULES) -> None:
-        super().__init__(holder=holder, max_rules=max_rules)
+    def __init__(self, tracing: Tracing, *, holder: Holder | None = None) -> None:
+        super().__init__(holder=holder)
         self._tracing = tracing
 
     def record_decision(self, decision: Decision) -> None:

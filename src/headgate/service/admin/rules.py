@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
 from headgate.db import RuleRecord
-from headgate.operations.rules import StoredRule
 from headgate.rules.description import rule_table
 from headgate.rules.rule import Rule
 from headgate.service.admin import models
@@ -113,12 +112,12 @@ def rule_shown(rule: Rule) -> Table:
     }
 
 
-def table_of(stored: StoredRule | RuleRecord) -> Table:
+def table_of(stored: RuleRecord) -> Table:
     """Return the rule with its version, if it has one."""
     return rule_shown(stored.rule) | ({} if stored.version is None else {"version": stored.version})
 
 
-def _answer(stored: StoredRule | RuleRecord, status: int = 200) -> Response:
+def _answer(stored: RuleRecord, status: int = 200) -> Response:
     headers: dict[str, Any] = {} if stored.version is None else {"ETag": etag(stored.version)}
     if status == 201:
         headers["Location"] = f"/api/v1/rules/{quote(stored.rule.id, safe='')}"
