@@ -113,11 +113,11 @@ def _json_of(name: str, example: Any) -> dict[str, Any]:
     return _json({"$ref": f"#/components/schemas/{name}"}, example)
 
 
-def _check_operation(
+def _post(
     name: str, summary: str, description: str, responses: dict[Any, Any], body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return an operation that takes facts, or another body."""
-    return {
+    """Return a path whose POST takes facts, or another body."""
+    operation = {
         "operationId": name,
         "tags": ["Checks"],
         "summary": summary,
@@ -126,13 +126,16 @@ def _check_operation(
         "requestBody": {"required": True, "content": body or _json_of("Facts", _FACTS)},
         "responses": {str(status): response for status, response in responses.items()},
     }
+    return {"post": operation}
 
 
-def _open(name: str, summary: str, responses: dict[str, Any]) -> dict[str, Any]:
-    return {"operationId": name, "tags": ["Health"], "summary": summary, "security": [], "responses": responses}
+def _get(name: str, summary: str, responses: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Return a path whose GET is open to all; `responses` are descriptions and contents by status."""
+    shown = {status: {"description": text, "content": content} for status, (text, content) in responses.items()}
+    return {"get": {"operationId": name, "tags": ["Health"], "summary": summary, "security": [], "responses": shown}}
 
 
-def _health(*, example: Any) -> dict[str, Any]:
+def _health(**example: Any) -> dict[str, Any]:
     return _json({"type": "object", "additionalProperties": True}, example)
 
 
@@ -162,11 +165,22 @@ _REFUSED: Final = {
 }
 
 
-def _slot_operation(name: str, summary: str, done: str) -> dict[str, Any]:
-    """Return an operation that takes a slot."""
+def _decided(name: str, allowed: dict[str, Any], refused: dict[str, Any]) -> dict[Any, Any]:
+    """Return the responses of a check, with examples of the schema `name`."""
+    return {
+        200: {"description": "Decided", "headers": _FIELDS, "content": _json_of(name, allowed)},
+        429: {"description": "Refused", "headers": REFUSED["headers"], "content": _json_of(name, refused)},
+        **_BAD,
+        **problems(422),
+        **_UNAVAILABLE,
+    }
+
+
+def _slot_path(name: str, summary: str, done: str) -> dict[str, Any]:
+    """Return a path whose POST takes a slot."""
     body = {"type": "object", "required": ["slot"], "properties": {"slot": _TEXT}, "additionalProperties": False}
     answer = {"type": "object", "required": [done], "properties": {done: {"type": "boolean"}}}
-    return _check_operation(
+    return _post(
         name,
         summary,
         f"200 even if the slot is no longer held: then `{done}` is false.",
@@ -176,78 +190,44 @@ def _slot_operation(name: str, summary: str, done: str) -> dict[str, Any]:
 
 
 PATHS: Final[dict[str, Any]] = {
-    "/v1/check": {
-        "post": _check_operation(
-            "check",
-            "Check a request, and charge it",
-            "200 if it is allowed; otherwise the status of the rule that refuses it, by default 429.",
-            {
-                200: {**_ALLOWED, "headers": _FIELDS},
-                429: {
-                    "description": "Refused",
-                    "headers": REFUSED["headers"],
-                    "content": _json_of("Decision", _REFUSED),
-                },
-                **_BAD,
-                **problems(422),
-                **_UNAVAILABLE,
-            },
-        )
-    },
-    "/v1/check/batch": {
-        "post": _check_operation(
-            "check_batch",
-            "Check many requests",
-            "Decides each check independently, in order; at most 1,000. Always 200.",
-            {
-                200: {"description": "Decided", "content": _json(_DECISIONS, {"decisions": [_DECIDED, _REFUSED]})},
-                **_BAD,
-                **problems(422, 503),
-            },
-            _json(_BATCH, {"checks": [_FACTS, {"user": "bob", "cost": 5}]}),
-        )
-    },
-    "/v1/acquire": {
-        "post": _check_operation(
-            "acquire",
-            "Check a request, and hold its slot",
-            "Like a check, and atomically takes a slot under each rule that limits concurrency. Release it at any node "
-            "when the request is over; otherwise it expires after `ttl` seconds, unless it is renewed.",
-            {
-                200: {
-                    "description": "Decided",
-                    "headers": _FIELDS,
-                    "content": _json_of("Acquired", {**_DECIDED, "slot": _SLOT, "ttl": 60.0}),
-                },
-                429: {
-                    "description": "Refused",
-                    "headers": REFUSED["headers"],
-                    "content": _json_of("Acquired", {**_REFUSED, "slot": None, "ttl": None}),
-                },
-                **_BAD,
-                **problems(422),
-                **_UNAVAILABLE,
-            },
-        )
-    },
-    "/v1/release": {"post": _slot_operation("release", "Give back a slot", "released")},
-    "/v1/renew": {"post": _slot_operation("renew", "Extend a slot by its ttl from now", "renewed")},
-    "/v1/peek": {
-        "post": _check_operation(
-            "peek",
-            "Return what a check would decide",
-            "Charges nothing. 200 for a refusal too.",
-            {200: _ALLOWED, **_BAD, **problems(503)},
-        )
-    },
-    "/v1/reset": {
-        "post": _check_operation(
-            "reset",
-            "Reset the counts",
-            "For every rule that applies to these facts. If the data plane needs a token, its role must be `operator`.",
-            {204: {"description": "Reset"}, **_BAD, **problems(503)},
-        )
-    },
+    "/v1/check": _post(
+        "check",
+        "Check a request, and charge it",
+        "200 if it is allowed; otherwise the status of the rule that refuses it, by default 429.",
+        _decided("Decision", _DECIDED, _REFUSED),
+    ),
+    "/v1/check/batch": _post(
+        "check_batch",
+        "Check many requests",
+        "Decides each check independently, in order; at most 1,000. Always 200.",
+        {
+            200: {"description": "Decided", "content": _json(_DECISIONS, {"decisions": [_DECIDED, _REFUSED]})},
+            **_BAD,
+            **problems(422, 503),
+        },
+        _json(_BATCH, {"checks": [_FACTS, {"user": "bob", "cost": 5}]}),
+    ),
+    "/v1/acquire": _post(
+        "acquire",
+        "Check a request, and hold its slot",
+        "Like a check, and atomically takes a slot under each rule that limits concurrency. Release it at any node "
+        "when the request is over; otherwise it expires after `ttl` seconds, unless it is renewed.",
+        _decided("Acquired", {**_DECIDED, "slot": _SLOT, "ttl": 60.0}, {**_REFUSED, "slot": None, "ttl": None}),
+    ),
+    "/v1/release": _slot_path("release", "Give back a slot", "released"),
+    "/v1/renew": _slot_path("renew", "Extend a slot by its ttl from now", "renewed"),
+    "/v1/peek": _post(
+        "peek",
+        "Return what a check would decide",
+        "Charges nothing. 200 for a refusal too.",
+        {200: _ALLOWED, **_BAD, **problems(503)},
+    ),
+    "/v1/reset": _post(
+        "reset",
+        "Reset the counts",
+        "For every rule that applies to these facts. If the data plane needs a token, its role must be `operator`.",
+        {204: {"description": "Reset"}, **_BAD, **problems(503)},
+    ),
     "/v1/authorize": {
         method: {
             "operationId": f"authorize_{method}",
@@ -274,39 +254,24 @@ PATHS: Final[dict[str, Any]] = {
         }
         for method in ("get", "post")
     },
-    "/healthz": {
-        "get": _open(
-            "alive",
-            "Whether the process is alive",
-            {"200": {"description": "It is", "content": _health(example={"status": "alive"})}},
-        )
-    },
-    "/readyz": {
-        "get": _open(
-            "ready",
-            "Whether the service is ready for checks",
-            {
-                "200": {
-                    "description": "Ready; `degraded` if the store or the database is down",
-                    "content": _health(example={"status": "ready", "rules": "7", "faults": {}}),
-                },
-                "503": {
-                    "description": "There are no rules yet, or the service is stopping",
-                    "content": _health(example={"status": "draining", "rules": "7", "faults": {}}),
-                },
-            },
-        )
-    },
-    "/metrics": {
-        "get": _open(
-            "metrics",
-            "Metrics for Prometheus",
-            {
-                "200": {
-                    "description": "In the text format",
-                    "content": {"text/plain": {"schema": _TEXT, "example": "headgate_checks_total 1\n"}},
-                }
-            },
-        )
-    },
+    "/healthz": _get("alive", "Whether the process is alive", {"200": ("It is", _health(status="alive"))}),
+    "/readyz": _get(
+        "ready",
+        "Whether the service is ready for checks",
+        {
+            "200": (
+                "Ready; `degraded` if the store or the database is down",
+                _health(status="ready", rules="7", faults={}),
+            ),
+            "503": (
+                "There are no rules yet, or the service is stopping",
+                _health(status="draining", rules="7", faults={}),
+            ),
+        },
+    ),
+    "/metrics": _get(
+        "metrics",
+        "Metrics for Prometheus",
+        {"200": ("In the text format", {"text/plain": {"schema": _TEXT, "example": "headgate_checks_total 1\n"}})},
+    ),
 }
