@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from threading import Lock
@@ -44,16 +45,14 @@ class EventKey(NamedTuple):
     tenant: str | None
 
 
+@dataclass(slots=True)
 class FlushWindow:
     """The events recorded between two flushes."""
 
-    __slots__ = ("candidates", "recorded", "rows", "tallies")
-
-    def __init__(self) -> None:
-        self.recorded = 0
-        self.tallies: dict[EventKey, list[int]] = {}  # count and cost
-        self.rows: list[Event] = []  # without ids yet
-        self.candidates = 0  # rows left after sampling each client
+    recorded: int = 0
+    tallies: dict[EventKey, list[int]] = field(default_factory=dict)  # count and cost
+    rows: list[Event] = field(default_factory=list)  # without ids yet
+    candidates: int = 0  # rows left after sampling each client
 
 
 class Buffer:

@@ -15,6 +15,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
@@ -28,18 +29,16 @@ NEW: Final = ".new-"  # prefix of a directory that is not locked yet
 log = logging.getLogger("headgate")
 
 
+@dataclass(slots=True, eq=False)
 class Segment:
     """A file of a spool."""
 
-    __slots__ = ("dropped", "events", "path", "read", "sealed", "size")
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size = 0  # bytes of complete lines
-        self.read = 0  # bytes known to be in the database
-        self.events = 0  # in the rest
-        self.sealed = False  # no longer appended to
-        self.dropped = False
+    path: Path
+    size: int = 0  # bytes of complete lines
+    read: int = 0  # bytes known to be in the database
+    events: int = 0  # in the rest
+    sealed: bool = False  # no longer appended to
+    dropped: bool = False
 
 
 class SpooledBatch(NamedTuple):
@@ -265,8 +264,7 @@ def _lock_run(run: Path) -> int | None:
 
 def _scan(path: Path) -> Segment:
     """Return a segment left by another process."""
-    segment = Segment(path)
-    segment.sealed = True
+    segment = Segment(path, sealed=True)
     with path.open("rb") as file:
         for line in file:
             segment.size += len(line)

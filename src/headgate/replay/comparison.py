@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import nlargest
 from typing import Final
 
@@ -12,14 +13,13 @@ from headgate.replay.run import Run, Verdict
 MAX_CHANGED: Final = 500_000  # subjects tracked separately
 
 
+@dataclass(slots=True)
 class _Changed:
     """How often one subject of one rule was decided differently, and when."""
 
-    __slots__ = ("first_us", "last_us", "requests")
-
-    def __init__(self, at_us: int) -> None:
-        self.first_us = self.last_us = at_us
-        self.requests = 1
+    first_us: int
+    last_us: int
+    requests: int = 1
 
 
 class Comparison:
@@ -79,7 +79,7 @@ def _count(changed: dict[tuple[str, str], _Changed], verdict: Verdict, at_us: in
     found = changed.get(key)
     if found is None:
         if len(changed) < MAX_CHANGED:
-            changed[key] = _Changed(at_us)
+            changed[key] = _Changed(at_us, at_us)
         return
     found.requests += 1
     found.first_us, found.last_us = min(found.first_us, at_us), max(found.last_us, at_us)

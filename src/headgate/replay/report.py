@@ -198,13 +198,14 @@ def report_of(run: Run) -> Report:
     )
 
 
+@dataclass(slots=True)
 class _People:
     """The subjects of all rules that count by the same facts."""
 
-    def __init__(self) -> None:
-        self.seen: set[str] = set()
-        self.hit: set[str] = set()
-        self.folded = self.folded_hit = 0  # no longer tracked separately: of the rule that has most of them
+    seen: set[str] = field(default_factory=set)
+    hit: set[str] = field(default_factory=set)
+    folded: int = 0  # no longer tracked separately: of the rule that has most of them
+    folded_hit: int = 0
 
 
 def _rule_report(rule: Rule, tally: RuleTally, people: _People) -> tuple[RuleReport, list[SubjectReport]]:

@@ -12,6 +12,7 @@ A subject's entry is a list, for speed: it is updated for each request and limit
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import islice
 from typing import Final, NamedTuple
@@ -30,20 +31,6 @@ Entry = list[float]
 
 class LimitTally:
     """The counts of one quota of a rule. A rule has several quotas if users have overrides."""
-
-    __slots__ = (
-        "capacity",
-        "entries",
-        "figures",
-        "folded",
-        "folded_hit",
-        "folded_requests",
-        "interval_us",
-        "is_shadow",
-        "quota",
-        "rule",
-        "worst_us",
-    )
 
     def __init__(self, limit: Check) -> None:
         self.rule = limit.rule
@@ -113,18 +100,16 @@ class Folded(NamedTuple):
     hit: int  # the number that were refused
 
 
+@dataclass(slots=True)
 class RuleTally:
     """The counts of one rule."""
 
-    __slots__ = ("delayed", "limits", "penalised", "refused", "rule", "shadow")
-
-    def __init__(self, rule: str) -> None:
-        self.rule = rule
-        self.limits: list[LimitTally] = []
-        self.refused = 0
-        self.delayed = 0
-        self.penalised = 0
-        self.shadow = 0
+    rule: str
+    limits: list[LimitTally] = field(default_factory=list)
+    refused: int = 0
+    delayed: int = 0
+    penalised: int = 0
+    shadow: int = 0
 
     def subjects(self) -> Iterator[tuple[str, float, int, int]]:
         """Yield each subject, the largest share of the limit that it used, its requests, and how many were refused."""

@@ -20,11 +20,7 @@ router: Final = APIRouter(tags=["Changes"])
 LARGEST_ID: Final = 2**63 - 1
 
 
-@router.get(
-    "/changes",
-    summary="The change log",
-    responses={200: {"model": models.Changes}, **problems(409)},
-)
+@router.get("/changes", summary="The change log", responses={200: {"model": models.Changes}, **problems(409)})
 def list_changes(
     here: Here,
     who: Who,

@@ -236,11 +236,7 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
             {"events": [event_table(one) for one in found[:max_items]], "next": following}, headers=headers
         )
 
-    @router.get(
-        "/events/top",
-        summary="List the subjects that hit rules most",
-        responses={200: {"model": TopPage}},
-    )
+    @router.get("/events/top", summary="List the subjects that hit rules most", responses={200: {"model": TopPage}})
     def top_events(
         since: Since = None,
         until: Until = None,

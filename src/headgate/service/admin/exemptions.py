@@ -18,12 +18,7 @@ from headgate.service.admin.pages import PagedByPair, pair
 router: Final = APIRouter(prefix="/exemptions", tags=["Exemptions"])
 
 
-@router.get(
-    "",
-    dependencies=[needs("rules")],
-    summary="List exemptions",
-    responses={200: {"model": models.Exemptions}},
-)
+@router.get("", dependencies=[needs("rules")], summary="List exemptions", responses={200: {"model": models.Exemptions}})
 def list_exemptions(here: Here, who: Who, page: PagedByPair) -> Response:
     """List all exemptions by type and value, in pages."""
     found = here.operations.exemptions.page(who, after=page.after_pair, max_items=page.max_items)

@@ -21,10 +21,7 @@ router: Final = APIRouter(tags=["Users"])
 
 
 @router.get(
-    "/overrides",
-    dependencies=[needs("users")],
-    summary="List overrides",
-    responses={200: {"model": models.Overrides}},
+    "/overrides", dependencies=[needs("users")], summary="List overrides", responses={200: {"model": models.Overrides}}
 )
 def list_overrides(
     here: Here,

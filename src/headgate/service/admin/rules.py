@@ -22,12 +22,7 @@ from headgate.service.admin.paths import RULE
 router: Final = APIRouter(prefix="/rules", tags=["Rules"])
 
 
-@router.get(
-    "",
-    dependencies=[needs("rules")],
-    summary="List rules",
-    responses={200: {"model": models.Rules}},
-)
+@router.get("", dependencies=[needs("rules")], summary="List rules", responses={200: {"model": models.Rules}})
 def list_rules(here: Here, who: Who, page: Paged) -> Response:
     """List all rules by id, in pages."""
     found = here.operations.rules.page(who, after=page.after, max_items=page.max_items)

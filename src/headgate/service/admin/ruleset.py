@@ -56,12 +56,7 @@ def put_ruleset(
     return JSONResponse(applied._asdict(), headers={"ETag": etag(applied.version)})
 
 
-@router.get(
-    "/tiers",
-    dependencies=[needs("rules")],
-    summary="List tiers",
-    responses={200: {"model": models.Tiers}},
-)
+@router.get("/tiers", dependencies=[needs("rules")], summary="List tiers", responses={200: {"model": models.Tiers}})
 def list_tiers(here: Here, who: Who) -> Response:
     """Return the current tiers in order, and the default tier of users without their own."""
     snapshot = here.operations.rules.snapshot(who)

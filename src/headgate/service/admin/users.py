@@ -21,12 +21,7 @@ from headgate.service.admin.paths import USER
 router: Final = APIRouter(prefix="/users", tags=["Users"])
 
 
-@router.get(
-    "",
-    dependencies=[needs("users")],
-    summary="List users",
-    responses={200: {"model": models.Users}},
-)
+@router.get("", dependencies=[needs("users")], summary="List users", responses={200: {"model": models.Users}})
 def list_users(
     here: Here, who: Who, page: Paged, tier: Annotated[Text, Query(description="Only users on this tier.")] = None
 ) -> Response:
