@@ -3,44 +3,29 @@
 from __future__ import annotations
 
 import platform
-import sys
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from headgate._version import __version__
-from headgate.cli import FAULT, REFUSED, changes, complain, exemptions, overrides, rules, tokens, users
+from headgate.cli import changes, exemptions, overrides, rules, tokens, users
 from headgate.cli.check import check, peek, reset
 from headgate.cli.events import events
 from headgate.cli.explain import explain
 from headgate.cli.options import AsJson
-from headgate.cli.output import emit_or_say
+from headgate.cli.output import emit_or_say, report_faults
 from headgate.cli.replay import replay_logs
 from headgate.cli.serve import serve
 from headgate.cli.top import top
-from headgate.errors import HeadgateError, InvalidRule
 
 
 class _Commands(TyperGroup):
-    """Reports every error as one line on stderr."""
+    """Reports every fault as lines on stderr."""
 
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with report_faults():
             return super().invoke(ctx)
-        except InvalidRule as error:
-            complain(str(error))
-            sys.exit(REFUSED)
-        except BrokenPipeError:  # the reader has closed: Typer ends quietly
-            raise
-        except (HeadgateError, OSError) as error:
-            complain(str(error))
-            sys.exit(FAULT)
-        except ImportError as error:
-            if error.name is None or error.name.startswith("headgate"):
-                raise
-            complain(f"this needs {error.name}: pip install 'headgate[service]'")
-            sys.exit(FAULT)
 
 
 app = typer.Typer(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Concatenate, Final
 import typer
 
 from headgate.cli.client import ServiceClient, find_token
-from headgate.cli.output import CommandFault, report_faults
+from headgate.cli.output import CommandFault
 from headgate.settings import DEFAULT_SERVER, ClientSettings, read_secret, variable
 
 ADMIN: Final = ("admin_token",)  # the settings with the token to use
@@ -70,7 +70,7 @@ def set_parameters(command: Callable[..., None], parameters: Sequence[inspect.Pa
 def calls_service(*tokens: str) -> Callable[[Callable[Concatenate[ServiceClient, ...], None]], Callable[..., None]]:
     """Decorate a command that takes a client, and add the options that the client needs.
 
-    `tokens` are the settings whose token is sent, in order. Faults are printed and end the process.
+    `tokens` are the settings whose token is sent, in order.
     """
 
     def decorate(command: Callable[Concatenate[ServiceClient, ...], None]) -> Callable[..., None]:
@@ -79,7 +79,7 @@ def calls_service(*tokens: str) -> Callable[[Callable[Concatenate[ServiceClient,
         @wraps(command)
         def run(**options: Any) -> None:
             connection = {name: options.pop(name) for name in _CONNECTION}
-            with report_faults(), connect(tokens, **connection) as client:
+            with connect(tokens, **connection) as client:
                 command(client, **options)
 
         set_parameters(run, [*own, *optional_parameters(_CONNECTION)])

@@ -22,8 +22,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli import FAULT, INTERRUPTED, complain
-from headgate.errors import HeadgateError
+from headgate.cli import FAULT, INTERRUPTED, REFUSED, complain
+from headgate.errors import HeadgateError, InvalidRule
 
 STYLES: Final = {
     "allowed": "green",
@@ -57,9 +57,15 @@ def report_faults() -> Iterator[None]:
     except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the final flush does not fail
         raise typer.Exit from None
-    except HeadgateError as error:
+    except ImportError as error:
+        if error.name is None or error.name.startswith("headgate"):
+            raise
+        complain(f"this needs {error.name}: pip install 'headgate[service]'")
+        raise typer.Exit(FAULT) from None
+    except (HeadgateError, OSError) as error:
         complain("\n".join(printable(line) for line in str(error).split("\n")))
-        raise typer.Exit(error.code if isinstance(error, CommandFault) else FAULT) from None
+        code = error.code if isinstance(error, CommandFault) else REFUSED if isinstance(error, InvalidRule) else FAULT
+        raise typer.Exit(code) from None
 
 
 def emit(data: Any) -> None:

@@ -12,14 +12,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from headgate.cli import INTERRUPTED, REFUSED
+from headgate.cli import INTERRUPTED
 from headgate.cli.options import AsJson
-from headgate.cli.output import CommandFault, emit, report_faults, say, write_file
+from headgate.cli.output import CommandFault, emit, say, write_file
 from headgate.cli.replay_report import show_report
 from headgate.core.quota import MICROSECONDS, duration_us
-from headgate.errors import InvalidQuota, InvalidRule
-from headgate.replay.errors import InvalidLog
-from headgate.replay.fields import FactField, parse_fields
+from headgate.errors import InvalidQuota
+from headgate.replay.fields import parse_fields
 from headgate.replay.formats import FORMATS
 from headgate.replay.log import DEFAULT_SORT_WINDOW_US, Log, OnProgress
 from headgate.replay.replay import missing_facts, replay, units_by_rule, wanted_facts
@@ -96,37 +95,34 @@ def replay_logs(
 
     Sends nothing anywhere. Ctrl-C ends it with a report of what was replayed so far, and exit code 130.
     """
-    with report_faults():
-        snapshot = load_rules(rules)
-        other = None if against is None else load_rules(against)
-        target = _target(snapshot, suggest_rule, refuse_at_most)
-        if target is not None and "-" in logs:
-            raise CommandFault(
-                "--suggest reads a log several times, but standard input can be read only once: name a file"
-            )
-        report = replay_files(
-            logs,
-            snapshot,
-            against=other,
-            format_name=format_name,
-            fields=fields,
-            sort_window=sort_window,
-            target=target,
-            quiet=as_json,
-        )
-        if html is not None:
-            from headgate.replay.html import html_report  # noqa: PLC0415 - other commands do not need it
+    snapshot = load_rules(rules)
+    other = None if against is None else load_rules(against)
+    target = _target(snapshot, suggest_rule, refuse_at_most)
+    if target is not None and "-" in logs:
+        raise CommandFault("--suggest reads a log several times, but standard input can be read only once: name a file")
+    report = replay_files(
+        logs,
+        snapshot,
+        against=other,
+        format_name=format_name,
+        fields=fields,
+        sort_window=sort_window,
+        target=target,
+        quiet=as_json,
+    )
+    if html is not None:
+        from headgate.replay.html import html_report  # noqa: PLC0415 - other commands do not need it
 
-            page = html_report(report, rules=rules.name, against=None if against is None else against.name)
-            write_file(html, page)
-        if as_json:
-            emit(report.as_dict())
-        else:
-            show_report(report)
-            if html is not None:
-                say(f"written: {html}")
-        if not report.complete or (target is not None and report.suggestion is None):
-            raise typer.Exit(INTERRUPTED)
+        page = html_report(report, rules=rules.name, against=None if against is None else against.name)
+        write_file(html, page)
+    if as_json:
+        emit(report.as_dict())
+    else:
+        show_report(report)
+        if html is not None:
+            say(f"written: {html}")
+    if not report.complete or (target is not None and report.suggestion is None):
+        raise typer.Exit(INTERRUPTED)
 
 
 def replay_files(
@@ -140,44 +136,40 @@ def replay_files(
     target: SuggestionTarget | None = None,
     quiet: bool,
 ) -> Report:
-    """Replay logs with a progress bar, and warn about facts that rules need and logs lack. Raises `CommandFault`."""
+    """Replay logs with a progress bar, and warn about facts that rules need and logs lack.
+
+    Raises `InvalidLog` and `CommandFault`.
+    """
     window_us = _window_us(sort_window)
     snapshots = [snapshot] if against is None else [snapshot, against]
-    try:
-        where: tuple[FactField, ...] = parse_fields(fields or ())
-        log = Log(
-            logs,
-            format_name=format_name,
-            fields=where,
-            wanted=wanted_facts(*snapshots),
-            units=units_by_rule(*snapshots),
-            sort_window_us=window_us,
-        )
-        for one in missing_facts(snapshot, log.facts):
-            advice = "it is left out" if one["why"] == "concurrency" else f"use --fields {one['fact']}=…"
-            _warn(f"rule {one['rule']} needs {one['fact']}: no field; {advice}")
-        with _progress("replaying", quiet=quiet) as report_progress:
-            report = replay(log, snapshot, against=against, progress=report_progress)
-        if target is not None and report.complete:
-            if not any(rule.requests for rule in report.rules if rule.id == target.rule.id):
-                raise CommandFault(f"--suggest: rule {target.rule.id!r} applies to no request of the log")
-            with _progress("trying limits", quiet=quiet) as report_progress, suppress(KeyboardInterrupt):
-                report.suggestion = suggest(log, snapshot, target, progress=report_progress)
-            if report.suggestion is None:
-                _warn("stopped before a limit was found: the whole log was replayed, but there is no suggestion")
-    except InvalidLog as error:
-        raise CommandFault(str(error)) from error
+    log = Log(
+        logs,
+        format_name=format_name,
+        fields=parse_fields(fields or ()),
+        wanted=wanted_facts(*snapshots),
+        units=units_by_rule(*snapshots),
+        sort_window_us=window_us,
+    )
+    for one in missing_facts(snapshot, log.facts):
+        advice = "it is left out" if one["why"] == "concurrency" else f"use --fields {one['fact']}=…"
+        _warn(f"rule {one['rule']} needs {one['fact']}: no field; {advice}")
+    with _progress("replaying", quiet=quiet) as report_progress:
+        report = replay(log, snapshot, against=against, progress=report_progress)
+    if target is not None and report.complete:
+        if not any(rule.requests for rule in report.rules if rule.id == target.rule.id):
+            raise CommandFault(f"--suggest: rule {target.rule.id!r} applies to no request of the log")
+        with _progress("trying limits", quiet=quiet) as report_progress, suppress(KeyboardInterrupt):
+            report.suggestion = suggest(log, snapshot, target, progress=report_progress)
+        if report.suggestion is None:
+            _warn("stopped before a limit was found: the whole log was replayed, but there is no suggestion")
     return report
 
 
 def load_rules(file: Path) -> Snapshot:
-    """Return the rules of a file. Raises `CommandFault` with every problem."""
+    """Return the rules of a file. Raises `InvalidRule`."""
     from headgate.rules.sources.file import load  # noqa: PLC0415 - other commands do not need it
 
-    try:
-        return load(file)
-    except InvalidRule as error:
-        raise CommandFault(*map(str, error.problems), code=REFUSED) from error
+    return load(file)
 
 
 def _target(snapshot: Snapshot, rule: str | None, share: str) -> SuggestionTarget | None:

@@ -18,7 +18,6 @@ from headgate.cli.output import (
     emit,
     printable,
     read_file,
-    report_faults,
     say,
     show_list,
     write_file,
@@ -46,7 +45,6 @@ def list_rules(client: ServiceClient, as_json: AsJson = False) -> None:
 
 
 @app.command()
-@report_faults()
 def validate(
     files: Annotated[list[Path], typer.Argument(help="Rules files.", metavar="FILE...")], as_json: AsJson = False
 ) -> None:
@@ -147,7 +145,6 @@ def export(
 
 
 @app.command("import")
-@report_faults()
 def import_rules(
     files: Annotated[list[Path], typer.Argument(help="Configuration files.", metavar="FILE...")],
     source: Annotated[
@@ -167,10 +164,7 @@ def import_rules(
     from headgate.cli.envoy_ratelimit import import_envoy  # noqa: PLC0415 - other commands do not need it
 
     contents = {str(file): read_file(file) for file in files}
-    try:
-        text, report = import_envoy(contents)
-    except InvalidRule as error:
-        raise CommandFault(str(error), code=REFUSED) from error
+    text, report = import_envoy(contents)
     if as_json:
         emit({"rules": tomllib.loads(text), "report": report})
     elif output is None:
@@ -183,7 +177,10 @@ def import_rules(
 
 def _replay(client: ServiceClient, file: Path, logs: list[str], *, quiet: bool) -> Report:
     """Replay logs under a file's rules and under the service's, without the users in its database."""
-    current = snapshot_of(parse_toml(client.text(RULESET, accept=TOML).encode()), version="in force")
+    try:
+        current = snapshot_of(parse_toml(client.text(RULESET, accept=TOML).encode()), version="in force")
+    except InvalidRule as error:
+        raise CommandFault(f"the rules of {client.server} cannot be read: {error}") from error
     return replay_files(logs, load_rules(file), against=current, quiet=quiet)
 
 
