@@ -243,13 +243,9 @@ def _trust(ca: Path | None, certificate: Path | None, key: Path | None, *, neede
     return context
 
 
-def _query(params: Params | None) -> dict[str, str]:
-    """Return the values that are set, as query parameters."""
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in (params or {}).items()
-        if value is not None
-    }
+def _query(params: Params | None) -> dict[str, str | int | bool]:
+    """Return the values that are set."""
+    return {name: value for name, value in (params or {}).items() if value is not None}
 
 
 def _json(response: httpx.Response) -> Any:

@@ -20,8 +20,7 @@ from headgate.cli.output import (
     on_terminal,
     plain_table,
     printable_lines,
-    say,
-    show_table,
+    show_list,
 )
 from headgate.cli.times import time_of
 
@@ -86,11 +85,8 @@ def events(
     elif as_json:
         emit_lines(client.pages(EVENTS, "events", wanted, max_items=limit or USUALLY))
     else:
-        found = list(client.pages(EVENTS, "events", wanted, max_items=limit or USUALLY))
-        if found:
-            show_table(COLUMNS, map(row_of, found))
-        else:
-            say("no events")
+        found = client.pages(EVENTS, "events", wanted, max_items=limit or USUALLY)
+        show_list(found, COLUMNS, row_of, "no events")
 
 
 def row_of(event: Json) -> tuple[Cell, ...]:

@@ -40,17 +40,13 @@ def explain(
     if decision_id is not None:
         if facts:
             raise CommandFault("--id names a past request: leave out its facts")
-        event = client.get(f"/api/v1/events/{quote(decision_id, safe='')}")
-        if as_json:
-            emit(event)
-        else:
-            _show(event_tree(event))
-        return
-    explanation = client.post("/api/v1/explain", {**facts, "cost": cost_of(cost)})
-    if as_json:
-        emit(explanation)
+        found = client.get(f"/api/v1/events/{quote(decision_id, safe='')}")
     else:
-        _show(explanation_tree(explanation))
+        found = client.post("/api/v1/explain", {**facts, "cost": cost_of(cost)})
+    if as_json:
+        emit(found)
+    else:
+        _show(explanation_tree(found) if decision_id is None else event_tree(found))
 
 
 def explanation_tree(explanation: Json) -> Tree:

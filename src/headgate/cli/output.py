@@ -88,7 +88,12 @@ def emit_or_say(data: Any, line: str, *, as_json: bool) -> None:
 
 
 def show_list(
-    entries: Iterable[T], columns: Sequence[str], row: Callable[[T], Sequence[Cell]], empty: str, *, as_json: bool
+    entries: Iterable[T],
+    columns: Sequence[str],
+    row: Callable[[T], Sequence[Cell]],
+    empty: str,
+    *,
+    as_json: bool = False,
 ) -> None:
     """Print entries as JSON or as a table; without entries, the line `empty` in place of a table."""
     found = list(entries)

@@ -25,6 +25,7 @@ from headgate.replay.replay import missing_facts, replay, units_by_rule, wanted_
 from headgate.replay.report import Report
 from headgate.replay.suggestion import SuggestionTarget, parse_target, suggest
 from headgate.rules.snapshot import Snapshot
+from headgate.rules.sources.file import load
 
 _LOG_PANEL: Final = "Log"
 _SUGGEST_PANEL: Final = "Suggestion"
@@ -95,8 +96,8 @@ def replay_logs(
 
     Sends nothing anywhere. Ctrl-C ends it with a report of what was replayed so far, and exit code 130.
     """
-    snapshot = load_rules(rules)
-    other = None if against is None else load_rules(against)
+    snapshot = load(rules)
+    other = None if against is None else load(against)
     target = _target(snapshot, suggest_rule, refuse_at_most)
     if target is not None and "-" in logs:
         raise CommandFault("--suggest reads a log several times, but standard input can be read only once: name a file")
@@ -163,13 +164,6 @@ def replay_files(
         if report.suggestion is None:
             _warn("stopped before a limit was found: the whole log was replayed, but there is no suggestion")
     return report
-
-
-def load_rules(file: Path) -> Snapshot:
-    """Return the rules of a file. Raises `InvalidRule`."""
-    from headgate.rules.sources.file import load  # noqa: PLC0415 - other commands do not need it
-
-    return load(file)
 
 
 def _target(snapshot: Snapshot, rule: str | None, share: str) -> SuggestionTarget | None:

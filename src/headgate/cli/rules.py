@@ -22,11 +22,12 @@ from headgate.cli.output import (
     show_list,
     write_file,
 )
-from headgate.cli.replay import load_rules, replay_files
+from headgate.cli.replay import replay_files
 from headgate.cli.replay_report import show_report
 from headgate.errors import InvalidRule, Problem
 from headgate.replay.report import Report
 from headgate.rules.sources.document import parse_toml, snapshot_of
+from headgate.rules.sources.file import load
 
 RULESET = "/api/v1/ruleset"
 
@@ -49,8 +50,6 @@ def validate(
     files: Annotated[list[Path], typer.Argument(help="Rules files.", metavar="FILE...")], as_json: AsJson = False
 ) -> None:
     """Check rules files, without a service. Exit code 1: one is invalid; 2: one cannot be read."""
-    from headgate.rules.sources.file import load  # noqa: PLC0415 - other commands do not need it
-
     problems: list[Problem] = []
     for file in files:
         read_file(file)  # first: an unreadable file is neither valid nor invalid
@@ -181,7 +180,7 @@ def _replay(client: ServiceClient, file: Path, logs: list[str], *, quiet: bool) 
         current = snapshot_of(parse_toml(client.text(RULESET, accept=TOML).encode()), version="in force")
     except InvalidRule as error:
         raise CommandFault(f"the rules of {client.server} cannot be read: {error}") from error
-    return replay_files(logs, load_rules(file), against=current, quiet=quiet)
+    return replay_files(logs, load(file), against=current, quiet=quiet)
 
 
 def _put(

@@ -15,7 +15,18 @@ from rich.text import Text
 from headgate.cli.client import Json, ServiceClient
 from headgate.cli.keys import KeyboardReader
 from headgate.cli.options import ADMIN, AsJson, calls_service
-from headgate.cli.output import Cell, CommandFault, duration, emit, emit_lines, printable, say, show_table, table
+from headgate.cli.output import (
+    Cell,
+    CommandFault,
+    duration,
+    emit,
+    emit_lines,
+    printable,
+    say,
+    show_list,
+    show_table,
+    table,
+)
 from headgate.cli.rates import Rate, RuleKey, Tally, node_of, rates, tallies_of
 from headgate.cli.times import seconds_of, time_of
 
@@ -183,10 +194,7 @@ def _print(view: View) -> None:
     if view.fault:
         typer.echo(f"headgate: {printable(view.fault)}", err=True)
     say(f"rates: {_whose_rates(view)}")
-    if view.rates:
-        show_table(RULE_COLUMNS, map(_rule_row, view.rates))
-    else:
-        say("no checks yet")
+    show_list(view.rates, RULE_COLUMNS, _rule_row, "no checks yet")
     if view.subjects:
         say("")
         say(f"who hits limits: {_whose_subjects(view)}")

@@ -23,7 +23,6 @@ from headgate.cli.output import (
     read_file,
     say,
     show_list,
-    show_table,
 )
 from headgate.core.cost import REQUESTS
 
@@ -64,10 +63,8 @@ def show(client: ServiceClient, user: UserId, as_json: AsJson = False) -> None:
     for one in page["overrides"]:
         until = f" until {local_time(one['expires'])}" if one.get("expires") else ""
         say(f"override of {one['rule']}: limit {one['limit']:,}{until}{', expired' if one['expired'] else ''}")
-    if page["limits"]:
-        show_table(("rule", "quota", "by", "remaining", "reset", "retry after"), map(_limit_row, page["limits"]))
-    else:
-        say("no rule counts by user")
+    columns = ("rule", "quota", "by", "remaining", "reset", "retry after")
+    show_list(page["limits"], columns, _limit_row, "no rule counts by user")
 
 
 @app.command("set")

@@ -17,6 +17,7 @@ from headgate.db.events import Cursor, Event, EventFilter, Events, Top
 from headgate.db.records import time_text
 from headgate.operations.spreadsheet import csv_text
 from headgate.service.admin.models import page_of, with_example
+from headgate.service.admin.pages import PageRequest, Text
 
 PAGE: Final = 100
 MAX_PAGE: Final = 1_000
@@ -161,7 +162,6 @@ Moment = Annotated[
         {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "number", "minimum": 0, "maximum": LAST_SECOND}]}
     ),
 ]
-Text = Annotated[str | None, Query(max_length=1024)]
 Since = Annotated[Moment, Query(description="Start of the period: ISO 8601, or seconds since the epoch.")]
 Until = Annotated[Moment, Query(description="End of the period, exclusive.")]
 Format = Annotated[Literal["json", "csv"] | None, Query(description="Instead of the header `Accept`.")]
@@ -225,16 +225,11 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
             named = {"Content-Disposition": 'attachment; filename="events.csv"', "Vary": "Accept"}
             lines = _csv_lines(events, wanted, first, whole=limit is None)
             return StreamingResponse(lines, media_type=f"{CSV}; charset=utf-8", headers=named)
-        max_items = limit or PAGE
-        found = events.page(wanted, after=begin, max_items=max_items + 1)
-        following = None if len(found) <= max_items else f"{found[max_items - 1].at_us}-{found[max_items - 1].id}"
-        headers = {"Vary": "Accept"}
-        if following is not None:
-            url = request.url.include_query_params(after=following)
-            headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
-        return JSONResponse(
-            {"events": [event_table(one) for one in found[:max_items]], "next": following}, headers=headers
-        )
+        page = PageRequest(request, limit or PAGE, after)
+        found = events.page(wanted, after=begin, max_items=page.max_items)
+        response = page.response("events", found, lambda one: f"{one.at_us}-{one.id}", event_table)
+        response.headers["Vary"] = "Accept"
+        return response
 
     @router.get("/events/top", summary="List the subjects that hit rules most", responses={200: {"model": TopPage}})
     def top_events(

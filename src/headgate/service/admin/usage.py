@@ -14,9 +14,9 @@ from headgate.db.records import time_text
 from headgate.db.usage import ALL, UsageHistory
 from headgate.operations.history import period, usage_table
 from headgate.operations.spreadsheet import csv_text
-from headgate.service.admin.events import CSV, Accept, Format, Since, Text, Until, wants_csv
+from headgate.service.admin.events import CSV, Accept, Format, Since, Until, wants_csv
 from headgate.service.admin.models import with_example
-from headgate.service.admin.pages import storable
+from headgate.service.admin.pages import Text, storable
 
 POINT: Final[dict[str, Any]] = {
     "at": "2026-11-01T09:00:00+00:00",
