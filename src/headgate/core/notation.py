@@ -17,7 +17,8 @@ _LIMIT: Final = re.compile(rf"{_NUMBER}\s*")
 _SEPARATOR: Final = re.compile(r"(?:/|per\b)\s*")
 _WINDOW: Final = re.compile(r"(?:\d+(?:\.\d+)?)?\s*[a-z]+(?=\s|$)\s*")
 _BURST: Final = re.compile(rf"burst\s+{_NUMBER}(?=\s|$)\s*")
-_WORD: Final = re.compile(r"[a-z_]+|\S+?(?=[\s/]|$)|/")
+_WORD: Final = re.compile(r"[a-z_]+(?:-[a-z_]+)*|\S+?(?=[\s/]|$)|/")
+_JOINT: Final = re.compile(r"(?:[a-z],|,\s|&|\||\band\b)\s*\d")  # between two quotas, in place of ';'
 
 
 def explain(notation: object, algorithms: Collection[str]) -> str:
@@ -25,6 +26,10 @@ def explain(notation: object, algorithms: Collection[str]) -> str:
     if not isinstance(notation, str):
         return f"cannot read {notation!r} as a quota; {EXAMPLES}"
     text = notation.lower()
+    if not text.strip():
+        return f"cannot read {notation!r} as a quota: it is empty, or there is a ';' too many; {EXAMPLES}"
+    if _JOINT.search(text):
+        return f"cannot read {notation!r} as a quota; join several with ';', as in '10/second; 100/minute'"
     at = len(text) - len(text.lstrip())
     parts = ((_LIMIT, "a whole number"), (_SEPARATOR, "'/', 'per' or 'concurrent'"), (_WINDOW, "a window like '15m'"))
     for part, missing in parts:

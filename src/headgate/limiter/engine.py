@@ -379,6 +379,7 @@ class Engine:
         """Return the facts of a request as strings. Raises `InvalidCheck`."""
         texts = facts_of(subject, facts, self.snapshot.fact_names)
         if self.by_subject and "user" not in texts:
+            self.snapshot.fact_names.require(facts)  # a misspelt name is the likelier mistake
             raise InvalidCheck("this limiter counts by subject: call check('alice') or check(user='alice')")
         return texts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +25,7 @@ class OwnLimits(NamedTuple):
 
 Rules = str | Quota | Iterable[Rule] | Path | Snapshot | Source | OwnLimits
 DATABASES: Final = ("sqlite://", "postgresql://", "postgres://")
+_FILE_OR_URL: Final = re.compile(r"://|^[./~]|\.[a-z]\w*$")
 
 
 def is_elsewhere(rules: Rules) -> bool:
@@ -78,6 +80,12 @@ def rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
     """Return the rules of the named limiter, and whether it counts by a subject that every check must have."""
     if isinstance(rules, OwnLimits):
         return rules
+    if isinstance(rules, str) and _FILE_OR_URL.search(rules):
+        scheme, url, _ = rules.partition("://")
+        shown = f"{scheme}://…" if url else rules  # the rest of a URL may contain a password
+        raise InvalidRule(
+            f"rules: a file's name must end in .toml, and a URL begin with one of {', '.join(DATABASES)}, got {shown!r}"
+        )
     if isinstance(rules, str | Quota):
         return OwnLimits([made_by(name, rule) for rule in rules_of_notation(rules, name)], by_subject=True)
     return _list_rules(rules), False
@@ -109,13 +117,20 @@ def named_by_window(quota: str | Quota, name: str) -> list[Rule]:
     return [Rule(id=rule_id, quota=one) for rule_id, one in _name_quotas(name, quotas)]
 
 
-def _list_rules(rules: Rules) -> list[Rule]:
-    if isinstance(rules, Iterable):
+def _list_rules(rules: object) -> list[Rule]:
+    shown, hint = repr(rules), ""
+    if isinstance(rules, Rule):
+        shown, hint = f"the rule {rules.id!r}", "; put it into a list"
+    elif isinstance(rules, Iterable):
         given = list(rules)
         listed = [rule for rule in given if isinstance(rule, Rule)]
         if len(listed) == len(given):
             return listed
-    raise InvalidRule(f"rules: must be a notation like '100/minute', a Quota, a list of Rule or a file, got {rules!r}")
+        if any(isinstance(rule, str) for rule in given):
+            hint = "; join notations with ';', as in '10/second; 100/minute'"
+    raise InvalidRule(
+        f"rules: must be a notation like '100/minute', a Quota, a list of Rule or a file, got {shown}{hint}"
+    )
 
 
 def _name_quotas(name: str, quotas: list[Quota]) -> Iterator[tuple[str, Quota]]:

@@ -71,7 +71,7 @@ def check_url(url: str) -> None:
 
 def no_store(given: object) -> ValueError:
     """Return the error for something that is neither a URL nor a store."""
-    return ValueError(f"store: must be a URL or a store, got {given!r}; use {FORMS}")
+    return ValueError(f"store: must be a URL or a store, got an object of type {type(given).__qualname__}; use {FORMS}")
 
 
 def _scheme(url: str) -> str:

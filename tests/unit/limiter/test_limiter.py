@@ -158,6 +158,7 @@ def test_a_rule_applies_to_requests_that_have_its_facts(open_limiter: Open, cloc
     ("args", "facts", "message"),
     [
         ((), {}, r"counts by subject: call check\('alice'\)"),
+        ((), {"usre": "alice"}, "unknown fact 'usre'; did you mean 'user'?"),
         ((None,), {}, "subject: must not be None"),
         ((), {"user": None}, "user: must not be None"),
         (("alice",), {"user": "bob"}, "user: given twice"),
@@ -179,6 +180,21 @@ def test_what_makes_no_sense_is_said_so(
 @pytest.mark.parametrize("rules", [None, 5, 5.0, b"5/minute", ["5/minute"], [Rule(id="r", quota=Quota(1, 1)), None]])
 def test_rules_that_are_none_are_said_so(open_limiter: Open, rules: Any) -> None:
     with pytest.raises(InvalidRule, match="rules: must be"):
+        open_limiter(rules)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (["5/minute", "100/day"], "join notations with ';'"),
+        (Rule(id="one", quota="5/minute"), "the rule 'one'; put it into a list"),
+        ("rules.yaml", "a file's name must end in .toml, .* got 'rules.yaml'"),
+        ("/etc/headgate/rules", "a file's name must end in .toml"),
+        ("mysql://gate:secret@db/rules", "one of sqlite://, postgresql://, postgres://, got 'mysql://…'"),
+    ],
+)
+def test_rules_in_a_form_that_nearly_is_one_get_a_hint(open_limiter: Open, rules: Any, message: str) -> None:
+    with pytest.raises(InvalidRule, match=message):
         open_limiter(rules)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
@@ -9,6 +10,7 @@ from redis.connection import Connection, SSLConnection, parse_url
 from redis.exceptions import RedisError
 
 from headgate.core.key import DEFAULT_PREFIX
+from headgate.core.suggestion import did_you_mean
 from headgate.stores.breaker import PROBE_SECONDS
 from headgate.stores.redis.faults import Address
 from headgate.stores.redis.tls import Tls
@@ -19,7 +21,10 @@ WHOLE: Final = ("max_batch", "max_in_flight")
 # Options of redis-py's connections: `timeout` replaces timeouts, nothing is sent twice, and the rest are not strings.
 REFUSED: Final = ("socket_timeout", "socket_connect_timeout", "retry", "retry_on_timeout", "retry_on_error")
 SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password", "sentinel_ssl")
+NAMES: Final = (*OWN, "prefix", *SENTINEL_OPTIONS)
 PORTS: Final = {"sentinel": 26379, "cluster": 6379}
+
+_UNEXPECTED: Final = re.compile(r"unexpected keyword argument '(\w+)'")
 
 TopologyName = Literal["single", "sentinel", "cluster"]
 
@@ -135,7 +140,11 @@ def _params(parts: SplitResult, options: RedisOptions) -> ConnectionParams:
     kind = arguments.pop("connection_class", None)
     try:
         (kind or Connection)(**arguments)  # does not connect yet
-    except (TypeError, RedisError) as error:  # else the first check would fail
+    except TypeError as error:  # else the first check would fail
+        found = _UNEXPECTED.search(str(error))
+        unknown = f"{found[1]}: unknown option{did_you_mean(found[1], NAMES)}" if found else f"unknown option: {error}"
+        raise ValueError(f"store URL: {unknown}") from error
+    except RedisError as error:
         raise ValueError(f"store URL: unknown option: {error}") from error
     return _tls_params(kind, arguments)
 
