@@ -4,7 +4,7 @@ docker compose --file examples/saas/compose.yaml up       # the API on 8000, Val
 python -m examples.saas.token alice pro                   # a token for a customer
 curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:8000/search?q=canal
 
-Who asks comes from a verified token. How much they may ask comes from `rules.toml`, which you can edit while it runs.
+The user and the plan come from a verified token, and the limits from `rules.toml`, which you can edit while it runs.
 """
 
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ from headgate.http.identity import JWT, Identity
 limiter = AsyncLimiter(
     rules=Path(__file__).with_name("rules.toml"),
     store=STORE,
-    watch=True,  # an edited rules.toml is in force within a second, and a bad one never
+    watch=True,  # an edited rules.toml takes effect within a second, and an invalid one never
 )
 identity = Identity(
     jwt=JWT(algorithms=["HS256"], key=SECRET, audience="saas", tenant_claim="company", tier_claim="plan"),

@@ -17,13 +17,13 @@ from headgate.cli.output import STYLES, Cell, duration, emit, emit_or_say, say, 
 _PANEL: Final = "Request"
 _FACTS: Final[dict[str, Any]] = {
     "subject": Annotated[str | None, typer.Argument(help="The user; short for --user.", show_default=False)],
-    "user": Annotated[str | None, typer.Option(rich_help_panel=_PANEL)],
+    "user": Annotated[str | None, typer.Option(help="The user's id.", rich_help_panel=_PANEL)],
     "ip": Annotated[str | None, typer.Option(help="The client's IP address.", rich_help_panel=_PANEL)],
-    "api_key": Annotated[str | None, typer.Option(rich_help_panel=_PANEL)],
-    "tenant": Annotated[str | None, typer.Option(rich_help_panel=_PANEL)],
+    "api_key": Annotated[str | None, typer.Option(help="The API key; the service hashes it.", rich_help_panel=_PANEL)],
+    "tenant": Annotated[str | None, typer.Option(help="The tenant's id.", rich_help_panel=_PANEL)],
     "endpoint": Annotated[str | None, typer.Option(help="The path, such as /api/search.", rich_help_panel=_PANEL)],
     "method": Annotated[str | None, typer.Option(help="The HTTP method, such as GET.", rich_help_panel=_PANEL)],
-    "tier": Annotated[str | None, typer.Option(rich_help_panel=_PANEL)],
+    "tier": Annotated[str | None, typer.Option(help="The tier, instead of the user's own.", rich_help_panel=_PANEL)],
     "fact": Annotated[
         list[str] | None,
         typer.Option(help="Any other fact; may be repeated.", metavar="NAME=VALUE", rich_help_panel=_PANEL),

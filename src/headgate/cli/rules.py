@@ -31,7 +31,7 @@ from headgate.rules.sources.file import load
 
 RULESET = "/api/v1/ruleset"
 
-RulesFile = Annotated[Path, typer.Argument(help="A rules file, as in docs/reference/rules.md.", metavar="FILE")]
+RulesFile = Annotated[Path, typer.Argument(help="A rules file (TOML).", metavar="FILE")]
 
 app = typer.Typer(no_args_is_help=True, help="List, check, change and export rules.")
 

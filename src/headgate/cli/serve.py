@@ -29,7 +29,7 @@ _FLAGS: Final[dict[str, dict[str, tuple[str, str]]]] = {  # by panel and setting
         "grpc_address": ("HOST:PORT", "gRPC. (default: 127.0.0.1:8081)"),
         "admin_address": ("HOST:PORT", "The admin API, the console and metrics. (default: together with HTTP)"),
     },
-    "What it goes by": {
+    "Rules and storage": {
         "rules": ("FILE", "A rules file, instead of rules in the database."),
         "samples": ("--samples", "Put sample rules into a database that has never held any."),
         "store": (
@@ -47,7 +47,7 @@ _FLAGS: Final[dict[str, dict[str, tuple[str, str]]]] = {  # by panel and setting
         "region": ("NAME", "Which of the regions in the settings file this is."),
         "data_dir": ("DIRECTORY", "Directory for local files. (default: ~/.local/share/headgate)"),
     },
-    "Who may call": {
+    "Access": {
         "admin_token_file": ("FILE", "File with the admin token. (default: generated)"),
         "data_token_file": ("FILE", "File with the token that checks require. (default: none)"),
         "tls_certificate": ("FILE", "TLS certificate with its chain, PEM."),

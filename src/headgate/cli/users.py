@@ -76,7 +76,7 @@ def set_tier(
     default: Annotated[bool, typer.Option("--default", help="Remove the user's own tier.")] = False,
     anchor: Annotated[
         str | None,
-        typer.Option(help="Where the user's calendar periods begin: a day of the month, a weekday, or an hour."),
+        typer.Option(help="Where the user's calendar periods begin: a day of the month (1 to 31), or a weekday."),
     ] = None,
     no_anchor: Annotated[bool, typer.Option("--no-anchor", help="Remove the user's own anchor.")] = False,
     as_json: AsJson = False,
