@@ -8,18 +8,20 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import http_sf
 import httpx
 import pytest
+from fastapi import APIRouter, Query
 
 from headgate import AsyncLimiter
 from headgate.db import Changes, TokenTable
 from headgate.db.tokens import hash_of
 from headgate.rules.sources.document import snapshot_of
 from headgate.service.admin.context import OWN_RULES
+from headgate.service.admin.events import Moment
 from headgate.testing import FakeClock
 from tests.acceptance.admin import Served, served
 
@@ -215,6 +217,17 @@ def test_pages_that_cannot_be(http: httpx.Client) -> None:
     for query in ("limit=0", "limit=1001", "limit=x", "after=%00", f"after={'x' * 1101}"):
         problem = is_problem(http.get(f"/api/v1/rules?{query}"), 422)
         assert problem["problems"][0]["field"] == query.split("=")[0]
+
+
+def test_a_wrong_time_in_the_query_is_said_in_our_words(tmp_path: Path) -> None:
+    router = APIRouter()
+
+    @router.get("/since")
+    def since(when: Annotated[Moment, Query()] = None) -> None: ...
+
+    with served(f"sqlite:///{tmp_path}/node.db", routers=[router]) as running:
+        problem = is_problem(running.http.get("/api/v1/since?when=yesterday"), 422)
+    assert problem["problems"][0]["message"].startswith("must be a time like")
 
 
 def test_ids_of_all_kinds(http: httpx.Client) -> None:

@@ -50,7 +50,8 @@ def limiter_of(limiter: object, kind: type[L]) -> L:
     """Return the limiter if it is of this kind. Raises `InvalidRule` if not."""
     if not isinstance(limiter, kind):
         article = "an" if kind is AsyncLimiter else "a"
-        raise InvalidRule(f"limiter: must be {article} {kind.__name__}, got {limiter!r}")
+        shown = type(limiter).__name__ if isinstance(limiter, Limiter | AsyncLimiter) else repr(limiter)
+        raise InvalidRule(f"limiter: must be {article} {kind.__name__}, got {shown}")
     return limiter
 
 

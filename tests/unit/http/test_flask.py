@@ -322,7 +322,7 @@ def test_mistakes() -> None:
     app, headgate = make()
     with pytest.raises(InvalidRule, match="has Headgate already"):
         headgate.init_app(app)
-    with pytest.raises(InvalidRule, match=r"limiter: must be a Limiter, got <headgate.*AsyncLimiter"):
+    with pytest.raises(InvalidRule, match=r"limiter: must be a Limiter, got AsyncLimiter"):
         Headgate(flask.Flask(__name__), limiter=AsyncLimiter("1/minute"))  # type: ignore[arg-type]
     with pytest.raises(InvalidQuota):
         headgate.limit("often")

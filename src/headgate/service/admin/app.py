@@ -131,7 +131,8 @@ def _ours(error: Exception, request: Request) -> Exception:
         found = []
         for one in error.errors():
             where, *path = one["loc"]
-            found.append(Problem(str(where), ".".join(map(str, path)), str(one["msg"])))
+            message = str(one["msg"]).removeprefix("Value error, ")
+            found.append(Problem(str(where), ".".join(map(str, path)), message))
         return InvalidRule(*found)
     if isinstance(error, HTTPException):
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:

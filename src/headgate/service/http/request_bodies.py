@@ -31,7 +31,8 @@ def ask_of(value: Any, names: FactNames, where: str = "") -> BatchedRequest:
     """
     if not isinstance(value, dict):
         example = '{"user": "alice"}'
-        raise InvalidCheck(f"{where}must be an object with the request's facts, such as {example}, got {shown(value)}")
+        what = where or "the body "
+        raise InvalidCheck(f"{what}must be an object with the request's facts, such as {example}, got {shown(value)}")
     cost, key = value.pop("cost", 1), value.pop("idempotency_key", None)
     if cost.__class__ is not int or not 0 <= cost <= MAX_INT:
         cost = 1 if cost is None else _units(cost, where)
@@ -67,14 +68,16 @@ def _units(cost: Any, where: str) -> dict[str, int]:
 def slot_of(value: Any) -> str:
     """Return the id in `{"slot": "…"}`. Raises `InvalidCheck`."""
     if not isinstance(value, dict) or list(value) != ["slot"] or not isinstance(value["slot"], str):
-        raise InvalidCheck(f'must be an object like {{"slot": "s1.…"}}, as /v1/acquire returns it, got {shown(value)}')
+        raise InvalidCheck(
+            f'the body must be an object like {{"slot": "s1.…"}}, as /v1/acquire returns it, got {shown(value)}'
+        )
     return value["slot"]
 
 
 def asks_of(value: Any, names: FactNames) -> list[BatchedRequest]:
     """Read the checks of a batch, `{"checks": […]}`. Raises `InvalidCheck`."""
     if not isinstance(value, dict):
-        raise InvalidCheck(f'must be an object like {{"checks": [{{"user": "alice"}}]}}, got {shown(value)}')
+        raise InvalidCheck(f'the body must be an object like {{"checks": [{{"user": "alice"}}]}}, got {shown(value)}')
     checks = value.get("checks")
     if not isinstance(checks, list):
         raise InvalidCheck(f"checks: must be a list of checks, got {shown(checks)}")
@@ -83,7 +86,15 @@ def asks_of(value: Any, names: FactNames) -> list[BatchedRequest]:
         raise InvalidCheck(f'unknown field {shown(other)}; expected only "checks"')
     if len(checks) > MAX_BATCH:
         raise InvalidCheck(f"checks: must be at most {MAX_BATCH:,}, got {len(checks):,}")
-    return [ask_of(check, names, f"checks[{number}]: ") for number, check in enumerate(checks)]
+    asks = []
+    for number, check in enumerate(checks):
+        ask = ask_of(check, names, f"checks[{number}]: ")
+        try:
+            names.require(ask.facts)  # the limiter would not say which check it is
+        except InvalidCheck as error:
+            raise InvalidCheck(f"checks[{number}]: {error}") from None
+        asks.append(ask)
+    return asks
 
 
 def place(facts: dict[str, str], where: str = "") -> None:

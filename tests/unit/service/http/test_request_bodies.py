@@ -37,6 +37,8 @@ def test_a_mistyped_name_is_refused_also_of_what_is_null() -> None:
     with pytest.raises(InvalidCheck, match=r"^checks\[1\]: unknown fact 'usr'"):
         asks_of({"checks": [{"user": "a"}, {"usr": None}]}, NAMES)
     assert ask_of({"plan": None}, FactNames(["plan"])).facts == {}
+    with pytest.raises(InvalidCheck, match=r"^checks\[1\]: unknown fact 'usr'; did you mean 'user'"):
+        asks_of({"checks": [{"user": "alice"}, {"usr": "alice"}]}, NAMES)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_addresses_are_those_of_the_middleware(ip: str, facts: dict[str, str]) -
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ([], 'must be an object with the request\'s facts, such as {"user": "alice"}, got []'),
+        ([], 'the body must be an object with the request\'s facts, such as {"user": "alice"}, got []'),
         ({"cost": True}, "cost: must be a whole number from 0 to 2^53-1, got true"),
         ({"cost": -1}, "cost: must be a whole number from 0 to 2^53-1, got -1"),
         ({"cost": 2**53}, f"cost: must be a whole number from 0 to 2^53-1, got {2**53}"),
@@ -121,7 +123,7 @@ def test_a_batch_is_a_list_of_checks() -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ([], 'must be an object like {"checks": [{"user": "alice"}]}, got []'),
+        ([], 'the body must be an object like {"checks": [{"user": "alice"}]}, got []'),
         ({}, "checks: must be a list of checks, got null"),
         ({"checks": {}}, "checks: must be a list of checks, got {}"),
         ({"checks": [], "cheques": []}, 'unknown field "cheques"; expected only "checks"'),
