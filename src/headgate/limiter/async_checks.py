@@ -17,7 +17,7 @@ from headgate.features.leases.calls import Decided
 from headgate.features.regions.protocol import AsyncRegionStore, RegionProtocol
 from headgate.features.shards.async_sharded_store import AsyncShardedStore
 from headgate.features.shards.sharded_store import ShardedStore
-from headgate.limiter.async_execution import await_decision, decide_async
+from headgate.limiter.async_execution import await_decision, decide_async, look_up, look_up_all
 from headgate.limiter.async_heartbeat import AsyncHeartbeat
 from headgate.limiter.async_reservations import AsyncReservations
 from headgate.limiter.async_slots import AsyncSlots
@@ -33,12 +33,10 @@ from headgate.limiter.batch import (
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.engine import Engine
 from headgate.limiter.prepared_check import NO_SUBJECT, KnownUser, PreparedCheck, Request, Subject
-from headgate.limiter.refusal_hook import OnRefused, call_hook, checked_hook, log_raised
+from headgate.limiter.refusals import OnRefused, Wait, call_hook, checked_hook, log_raised
 from headgate.limiter.rule_inputs import Rules
 from headgate.limiter.slot_records import SlotUse
 from headgate.limiter.startup import require_answer, warn_of_workers
-from headgate.limiter.user_lookup import look_up, look_up_all
-from headgate.limiter.wait import Wait
 from headgate.rules.directory import UNKNOWN, Unknown
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot

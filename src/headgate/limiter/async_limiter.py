@@ -15,7 +15,7 @@ from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.features.leases.status import LeaseStatus
 from headgate.features.regions.protocol import RegionStatus
 from headgate.limiter.async_checks import AsyncChecks
-from headgate.limiter.async_readiness import probe_async
+from headgate.limiter.async_execution import look_up
 from headgate.limiter.async_reservations import AsyncReservation
 from headgate.limiter.async_slots import Acquiring, AsyncSlot
 from headgate.limiter.decorator import (
@@ -27,13 +27,12 @@ from headgate.limiter.decorator import (
     quota_of,
     rule_name,
 )
-from headgate.limiter.explanation import MAX_TIERS, conclude
 from headgate.limiter.prepared_check import NO_SUBJECT, Subject
 from headgate.limiter.reservation_records import correction, log_uncorrected
 from headgate.limiter.rule_inputs import Rules, is_elsewhere, own_limits
 from headgate.limiter.slot_records import SlotStatus
-from headgate.limiter.user_lookup import look_up
-from headgate.rules.explanation import Explanation, explain_rules, other_tiers
+from headgate.limiter.startup import PROBE, require_decided
+from headgate.rules.explanation import MAX_TIERS, Explanation, conclude, explain_rules, other_tiers
 from headgate.rules.holder import Source
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.protocol import AsyncClearingStore
@@ -295,7 +294,7 @@ class AsyncLimiter(AsyncChecks):
 
         Raises `StoreError` with the reason if it does not. The rules are loaded when the limiter is created.
         """
-        await probe_async(self._here)
+        require_decided(await self._here.check(PROBE))
         return True
 
     async def reload(self) -> Snapshot:

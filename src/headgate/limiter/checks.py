@@ -24,13 +24,12 @@ from headgate.limiter.engine import Engine
 from headgate.limiter.execution import decide
 from headgate.limiter.heartbeat import Heartbeat
 from headgate.limiter.prepared_check import NO_SUBJECT, PreparedCheck, Request, Subject
-from headgate.limiter.refusal_hook import OnRefused, call_hook, checked_hook
+from headgate.limiter.refusals import OnRefused, Wait, call_hook, checked_hook
 from headgate.limiter.reservations import Reservations
 from headgate.limiter.rule_inputs import Rules
 from headgate.limiter.slot_records import SlotUse
 from headgate.limiter.slots import Slots
 from headgate.limiter.startup import require_answer, warn_of_workers
-from headgate.limiter.wait import Wait
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore

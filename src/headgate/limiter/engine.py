@@ -27,7 +27,7 @@ from headgate.limiter.prepared_check import (
     fingerprint,
 )
 from headgate.limiter.programs import Programs
-from headgate.limiter.refusal_hook import OnRefused
+from headgate.limiter.refusals import OnRefused
 from headgate.limiter.rule_inputs import Rules, hold, is_elsewhere
 from headgate.limiter.slot_records import needs_acquire
 from headgate.limiter.warning_hysteresis import WarningHysteresis

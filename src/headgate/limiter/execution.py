@@ -1,5 +1,8 @@
 # Generated from async_execution.py by scripts/generate-sync: edit that file, and run `make generate`.
-"""Decides a prepared request: by the program of its plan, or by its failure mode if the store cannot decide."""
+"""Decides a prepared request: by the program of its plan, or by its failure mode if the store cannot decide.
+
+Async limiters also look up users here, without blocking the event loop.
+"""
 
 from __future__ import annotations
 

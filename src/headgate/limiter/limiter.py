@@ -23,15 +23,14 @@ from headgate.limiter.decorator import (
     quota_of,
     rule_name,
 )
-from headgate.limiter.explanation import MAX_TIERS, conclude
 from headgate.limiter.prepared_check import NO_SUBJECT, Subject
-from headgate.limiter.readiness import probe
 from headgate.limiter.reservation_records import correction, log_uncorrected
 from headgate.limiter.reservations import Reservation
 from headgate.limiter.rule_inputs import Rules, is_elsewhere, own_limits
 from headgate.limiter.slot_records import SlotStatus
 from headgate.limiter.slots import Acquiring, Slot
-from headgate.rules.explanation import Explanation, explain_rules, other_tiers
+from headgate.limiter.startup import PROBE, require_decided
+from headgate.rules.explanation import MAX_TIERS, Explanation, conclude, explain_rules, other_tiers
 from headgate.rules.holder import Source
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.protocol import ClearingStore
@@ -271,7 +270,7 @@ class Limiter(Checks):
 
         Raises `StoreError` with the reason if it does not. The rules are loaded when the limiter is created.
         """
-        probe(self._here)
+        require_decided(self._here.check(PROBE))
         return True
 
     def reload(self) -> Snapshot:

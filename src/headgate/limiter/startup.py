@@ -7,20 +7,35 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from headgate.core.check import Answer, Check, Group
 from headgate.core.clock import Clock
-from headgate.errors import InvalidRule
-from headgate.limiter.readiness import probe
+from headgate.core.key import key_template
+from headgate.core.quota import Quota
+from headgate.errors import InvalidRule, StoreError
 from headgate.stores.memory import AsyncMemoryStore
 from headgate.stores.urls import open_store
 
 SERVERS: Final = ("gunicorn", "uvicorn", "hypercorn", "granian", "uwsgi", "fastapi")
 _FLAGS: Final = re.compile(r"(?:^|\s)(?:-w|--workers?|-p|--processes)(?:\s+|=)?(\d+)(?=\s|$)")
 
+# Charges nothing, and shows whether a store answers.
+PROBE: Final = (
+    Group((Check("ready", key_template("global", "ready", "gcra"), "", Quota(1, 1, algorithm="gcra")),), peek=True),
+)
+
 log = logging.getLogger("headgate")
 _warned = False
+
+
+def require_decided(answers: Sequence[Answer]) -> None:
+    """Raise the `StoreError` among the answers to `PROBE`, if the store could not decide."""
+    for answer in answers:
+        if isinstance(answer, StoreError):
+            raise answer
 
 
 def require_answer(store: Any, clock: Clock | None) -> None:
@@ -28,11 +43,11 @@ def require_answer(store: Any, clock: Clock | None) -> None:
     if isinstance(store, str):
         opened = open_store(store, clock)  # not the limiter's own store, which may belong to an event loop
         try:
-            probe(opened)
+            require_decided(opened.check(PROBE))
         finally:
             opened.close()
     elif not inspect.iscoroutinefunction(store.check):
-        probe(store)
+        require_decided(store.check(PROBE))
     elif not isinstance(store, AsyncMemoryStore):
         raise InvalidRule("require_store: needs the URL of a store; of a store object, await limiter.ready()")
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from headgate.errors import StoreUnavailable
-from headgate.limiter.outage import SOON, TURNS, Outage
+from headgate.limiter.fallback import SOON, TURNS, Outage
 from headgate.testing import FakeClock
 
 ERROR = StoreUnavailable("away")
