@@ -32,9 +32,9 @@ from headgate.errors import (
 
 if TYPE_CHECKING:
     from headgate.core.decision import Decision
-    from headgate.core.limit_status import LimitStatus
     from headgate.core.quota import Quota
     from headgate.core.reservation import Settlement
+    from headgate.core.verdict import LimitStatus
     from headgate.limiter.async_limiter import AsyncLimiter
     from headgate.limiter.async_reservations import AsyncReservation
     from headgate.limiter.async_slots import AsyncSlot
@@ -78,7 +78,7 @@ _MODULES: Final = {
     "AsyncReservation": "limiter.async_reservations",
     "AsyncSlot": "limiter.async_slots",
     "Decision": "core.decision",
-    "LimitStatus": "core.limit_status",
+    "LimitStatus": "core.verdict",
     "Limiter": "limiter.limiter",
     "Quota": "core.quota",
     "Reservation": "limiter.reservations",

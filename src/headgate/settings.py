@@ -35,7 +35,7 @@ from headgate.settings_fields import (
     Token,
     WebhookSecret,
 )
-from headgate.stores.url_parts import with_prefix
+from headgate.stores.urls import with_prefix
 
 PREFIX: Final = "HEADGATE_"
 FROM_FILES: Final = ("store", "database_url", "admin_token", "data_token", "webhook_secret")  # also with suffix _file

@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 
-from headgate.core.ledger import Counted, LedgerPage, Swap
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
-from headgate.stores.protocol import AsyncCompilingStore, AsyncPeerStore, CompilingStore, PeerStore
+from headgate.stores.protocol import (
+    AsyncCompilingStore,
+    AsyncPeerStore,
+    CompilingStore,
+    Counted,
+    LedgerPage,
+    PeerStore,
+    Swap,
+)
 from headgate.testing.contract import LIMIT, START, WINDOW, Contract
 from tests.contract.places import InAsyncMemory, InMemory, OnAsyncCluster, OnAsyncRedis, OnCluster, OnRedis
 

@@ -7,11 +7,10 @@ from os import urandom
 from typing import Any, Final, Literal, Self
 
 from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
-from headgate.core.limit_status import FIGURES, LimitStatus, status_of_limit
 from headgate.core.plan import Plan, Reason
 from headgate.core.quota import MICROSECONDS
 from headgate.core.reading import Reading, WarningStates, indexes_in_warning
-from headgate.core.verdict import delay_us, hold_us, order_allowed, order_by_wait
+from headgate.core.verdict import FIGURES, LimitStatus, delay_us, hold_us, order_allowed, order_by_wait, status_of_limit
 
 State = Literal["normal", "warning", "annotated", "throttled"]
 

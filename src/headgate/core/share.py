@@ -1,4 +1,8 @@
-"""Share: the part of a quota that a node may spend on its own while it cannot learn what the other nodes spend."""
+"""Shares: the parts of a quota that nodes or shards have. Pure; no I/O.
+
+A node has a share while it cannot learn what the other nodes spend. A shard is a part of one subject's quota that is
+kept in a place of its own. All parts together never exceed the quota.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ class Standing(NamedTuple):
     rank: int = 0
 
 
+MAX_SHARDS: Final = 64
 ALONE: Final = Standing()
 
 
@@ -47,3 +52,17 @@ def share(quota: Quota, standing: Standing) -> Quota | None:
 def _part(number: int, standing: Standing) -> int:
     whole, rest = divmod(number, standing.nodes)
     return whole + (standing.rank < rest)
+
+
+@lru_cache(maxsize=4_096)
+def parts_of(quota: Quota, shards: int) -> tuple[Quota, ...]:
+    """Return the quotas of all shards: fewer than `shards` if the quota, for example an override, is too small."""
+    count = min(shards, quota.limit, quota.capacity)
+    parts = (share(quota, Standing(count, index)) for index in range(count))
+    return tuple(part for part in parts if part is not None)
+
+
+def is_whole(quota: Quota, shards: int) -> bool:
+    """Return whether each shard has a part and rounding loses nothing."""
+    parts = parts_of(quota, shards)
+    return len(parts) == shards and sum(part.capacity for part in parts) == quota.capacity

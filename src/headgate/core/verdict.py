@@ -1,12 +1,14 @@
-"""Facts about a limit and its outcome: how restrictive it is, and how long it delays a request. Pure."""
+"""One limit's part in a decision: its status, how restrictive it is, and how long it delays a request. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headgate.core.check import NEVER, Block, Check, Outcome
+from headgate.core.cost import REQUESTS
+from headgate.core.quota import MICROSECONDS, Quota
 
 Figures = Sequence[tuple[int, int, int]]  # wait, remaining and reset of each limit
 
@@ -91,3 +93,49 @@ def order_by_wait(figures: Sequence[tuple[int, int, int]], limits: Sequence[Chec
         ]
     )
     return tuple([rank[-1] for rank in ranks])
+
+
+# The figures of a decision that its text and its dictionary show.
+FIGURES = [
+    "allowed",
+    "limit",
+    "remaining",
+    "reset_at",
+    "reset_after",
+    "retry_after",
+    "delay",
+    "rule",
+    "state",
+    "reason",
+]
+
+
+class LimitStatus(NamedTuple):
+    """One rule's part in a decision. The figures have the same meaning as in `Decision`."""
+
+    rule: str
+    quota: Quota
+    enforced: bool
+    allowed: bool
+    limit: int
+    remaining: int
+    reset_after: float
+    retry_after: float | None
+    delay: float
+    unit: str = REQUESTS  # what the limit counts
+
+
+def status_of_limit(limit: Check, outcome: Outcome, cost: int) -> LimitStatus:
+    wait_us, remaining, reset_us = outcome
+    return LimitStatus(
+        rule=limit.rule,
+        quota=limit.quota,
+        enforced=limit.enforced,
+        allowed=wait_us == 0,
+        limit=limit.quota.capacity,
+        remaining=remaining,
+        reset_after=reset_us / MICROSECONDS,
+        retry_after=None if wait_us == NEVER else wait_us / MICROSECONDS,
+        delay=delay_us(limit, outcome, cost) / MICROSECONDS,
+        unit=limit.refusal.unit,
+    )

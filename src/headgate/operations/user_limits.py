@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from headgate.core.decision import Decision
-from headgate.core.limit_status import LimitStatus
 from headgate.core.quota import Quota
+from headgate.core.verdict import LimitStatus
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.operations.storage import page_of
 from headgate.rules.rule import Rule

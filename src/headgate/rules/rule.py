@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_args
 from headgate.core.cost import REQUESTS, UNIT
 from headgate.core.key import key_template
 from headgate.core.quota import BUCKETS, CONCURRENCY, MAX_INT, MICROSECONDS, Quota
-from headgate.core.shards import MAX_SHARDS, is_whole
+from headgate.core.share import MAX_SHARDS, is_whole
 from headgate.errors import InvalidRule, Problem
 from headgate.rules import fields
 from headgate.rules.fields import Converted, Kind, choice, describe_field, optional, several

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from headgate.core.check import Answer, Charge, Check, Client, Group
-from headgate.core.ledger import Counted, LedgerPage, Swap
 from headgate.core.plan import Plan
 from headgate.core.reading import WarningStates
 from headgate.core.reservation import Claim, Expired, Record, ReservationAnswer
 from headgate.core.share import Standing
+from headgate.errors import StoreError
 from headgate.stores.program import Program
+
+if TYPE_CHECKING:
+    from headgate.stores.breaker import State
 
 
 @runtime_checkable
@@ -160,6 +163,30 @@ class HeartbeatStore(Store, Protocol):
         ...
 
 
+class Counted(NamedTuple):
+    """The count of a key of a window algorithm. It only grows within one time bucket."""
+
+    start_us: int  # start of the time bucket, by the store's clock
+    current: int
+    previous: int = 0  # count of the bucket before; fixed_window does not store it
+
+
+class LedgerPage(NamedTuple):
+    """A page of a ledger, and the time of the read, by the clock of the server that keeps it."""
+
+    now_us: int
+    text: str | None  # None: nothing was written, or it has expired
+
+
+class Swap(NamedTuple):
+    """A page to write if it has not changed since it was read. The store deletes it after `ttl_us`."""
+
+    name: str
+    before: str | None
+    after: str
+    ttl_us: int
+
+
 @runtime_checkable
 class PeerStore(Store, Protocol):
     """A store that other regions can read, for `headgate.features.regions`."""
@@ -178,6 +205,22 @@ class PeerStore(Store, Protocol):
     def swap(self, swaps: Sequence[Swap]) -> list[bool]:
         """Write each page that has not changed since it was read, each atomically. Returns which were written."""
         ...
+
+
+class StoreObserver(Protocol):
+    """Receives the result of each call to a server, for metrics and traces.
+
+    Its methods never block or raise. Several threads may call it at once.
+    """
+
+    def called(self, seconds: float, groups: int) -> None:
+        """Record that a call was answered. It carried this many groups of checks; 0 for a reset or a refund."""
+
+    def failed(self, error: StoreError, seconds: float, groups: int) -> None:
+        """Record that a call failed, or that a group waited for a call until its deadline."""
+
+    def breaker(self, node: str, state: State | Literal["gone"]) -> None:
+        """Record the state of the breaker of a server (`host:port`, or a socket's path); gone: it is no longer used."""
 
 
 @runtime_checkable

@@ -1,17 +1,22 @@
-"""Open stores by URL. Imports what a store needs only when it is opened."""
+"""Open stores by URL. Imports what a store needs only when it is opened.
+
+No error message shows any part of a URL that may be a password.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import import_module
-from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from headgate.core.clock import Clock
-from headgate.stores.memory import AsyncMemoryStore, MemoryStore
-from headgate.stores.observer import StoreObserver
-from headgate.stores.protocol import AsyncStore, Store
-from headgate.stores.url_parts import parts_of, read_prefix
+from headgate.core.key import checked_prefix
+
+if TYPE_CHECKING:
+    from headgate.stores.memory import MemoryStore
+    from headgate.stores.protocol import AsyncStore, Store, StoreObserver
 
 REDIS = (
     *("redis", "rediss", "unix"),
@@ -23,6 +28,7 @@ FORMS = (
     "memory://, embedded://, redis://host:6379/0, rediss://, unix://path, "
     "redis+sentinel://host:26379,host:26379/service/0 or redis+cluster://host:7000,host:7001"
 )
+_AUTHORITY: Final = re.compile(r"(?<=://)[^/?#]*").search  # user, password and hosts
 
 
 def open_store(url: str, clock: Clock | None, *, observer: StoreObserver | None = None) -> Store:
@@ -48,7 +54,8 @@ def open_async_store(url: str, clock: Clock | None, *, observer: StoreObserver |
     """Open the store of a URL, for asyncio. Raises as `open_store` does."""
     scheme = _scheme(url)
     if scheme == "memory":
-        return AsyncMemoryStore(_open_memory(url, clock))
+        opened: AsyncStore = _module("memory", url).AsyncMemoryStore(_open_memory(url, clock))
+        return opened
     store: AsyncStore
     if scheme == "embedded":
         store = _module("embedded.aio", url).AsyncEmbeddedStore(url, clock=clock, observer=observer)
@@ -90,7 +97,8 @@ def _open_memory(url: str, clock: Clock | None) -> MemoryStore:
             options[name] = int(value)
         else:
             raise ValueError(f"store URL: {name}={value!r}: memory:// takes only max_keys=<whole number> and prefix")
-    return MemoryStore(clock=clock, **options)
+    store: MemoryStore = _module("memory", url).MemoryStore(clock=clock, **options)
+    return store
 
 
 def _module(name: str, url: str) -> Any:
@@ -107,3 +115,43 @@ def _shown(url: str) -> str:
     """Return a URL without user, password and options, for messages."""
     _, at, rest = url.rpartition("@")
     return repr((f"{urlsplit(url).scheme}://***@{rest}" if at else url).partition("?")[0])
+
+
+def parts_of(url: str) -> SplitResult:
+    """Split a URL. Raises `ValueError` if a delimiter is not escaped, as often happens in generated passwords."""
+    try:
+        parts = _split(url)
+    except ValueError:
+        raise ValueError(_message_of("it cannot be parsed")) from None
+    to_host = parts.scheme.partition("+")[0] in ("redis", "rediss")  # others have no host, and any path
+    if "#" in url or (to_host and "@" in parts.path + parts.query):
+        raise ValueError(_message_of("a / ? # or @ is in the wrong place"))
+    return parts
+
+
+def _split(url: str) -> SplitResult:
+    """Split a URL that may have several hosts. Newer versions of `urlsplit` reject lists with IPv6 addresses."""
+    authority = _AUTHORITY(url)
+    if authority is None or "," not in authority[0]:
+        return urlsplit(url)
+    return urlsplit(url[: authority.start()] + url[authority.end() :])._replace(netloc=authority[0])
+
+
+def read_prefix(value: str) -> str:
+    """Parse the option `prefix`, with which all keys and channels of a store begin. Raises `ValueError`."""
+    try:
+        return checked_prefix(value)
+    except ValueError as error:
+        raise ValueError(f"store URL: prefix: {error}") from None
+
+
+def with_prefix(url: str, prefix: str | None) -> str:
+    """Return the URL with a prefix, unless it has its own."""
+    options = parse_qsl(urlsplit(url).query, keep_blank_values=True)
+    if prefix is None or any(name == "prefix" for name, _ in options):
+        return url
+    return f"{url}{'&' if '?' in url else '?'}prefix={prefix}"
+
+
+def _message_of(what: str) -> str:
+    return f"store URL: {what}: in user, password, path and options, escape / ? # @ as %2F %3F %23 %40"

@@ -133,7 +133,7 @@ class Meter:
             self.skewed_total += seconds > SKEW_SECONDS
 
     def called(self, seconds: float, groups: int) -> None:
-        """Count a call to the store: see `headgate.stores.observer`."""
+        """Count a call to the store: see `headgate.stores.protocol`."""
         self.store_calls.add(seconds)
         if groups:
             self.store_batches.add(groups)

@@ -11,7 +11,6 @@ from threading import Lock
 from typing import Final
 
 from headgate.core.check import Check, Group, Result
-from headgate.core.ledger import LedgerPage, Swap
 from headgate.core.quota import Quota
 from headgate.errors import StoreError
 from headgate.features.regions.division import floors
@@ -19,6 +18,7 @@ from headgate.features.regions.grants import Grant, GrantTerms, RegionReport, Sh
 from headgate.features.regions.link import Link
 from headgate.features.regions.region import Region
 from headgate.features.regions.steps import HERE, Steps, StoreCall
+from headgate.stores.protocol import LedgerPage, Swap
 
 MAX_KEYS: Final = 100_000  # remembered; other keys have their floor
 AT_ONCE: Final = 2_048  # keys in one call, which takes a server some milliseconds

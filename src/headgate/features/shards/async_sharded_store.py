@@ -13,7 +13,7 @@ from headgate.core.reading import WarningStates
 from headgate.errors import StoreUnavailable
 from headgate.features.async_steps import run_async
 from headgate.features.shards.groups import checks_everywhere, decide, lay_out_surcharges
-from headgate.features.shards.search import Home, conclude, is_last, parts_of, search_of, skip_shard
+from headgate.features.shards.search import Home, checks_of_parts, conclude, is_last, search_of, skip_shard
 from headgate.stores.program import Program, async_group_program
 from headgate.stores.protocol import (
     AsyncAtomicReservingStore,
@@ -103,7 +103,7 @@ def _compile_async(store: AsyncStore, home: Home, plan: Plan, states: WarningSta
     grouped = async_group_program(partial(_check_async, store, home), plan, states)
     if len(counts) != 1 or plan.shadows:
         return grouped
-    programs = [_compile_async(store, home, Plan((part,))) for part in parts_of(plan, counts[0])]
+    programs = [_compile_async(store, home, Plan((part,))) for part in checks_of_parts(plan, counts[0])]
 
     async def check(
         subjects: tuple[str, ...], costs: tuple[int, ...], peek: bool = False, extras: Extras | None = None

@@ -10,16 +10,13 @@ call.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
-from zlib import crc32
 
 from headgate.core.check import Answer, Check, Group, Outcome, RepeatedResult, Result, require_any_answer
 from headgate.core.key import join_facts
-from headgate.core.shards import ShardSearch, checks_of_all_shards
 from headgate.errors import StoreError, StoreUnavailable
-
-Shards = Mapping[str, int]  # the number of shards by rule id, of rules with shards
+from headgate.features.shards.search import Shards, ShardSearch, checks_of_all_shards, home_of
 
 
 def decide(groups: Sequence[Group], shards: Shards, start: int) -> Generator[list[Group], Sequence[Any], list[Any]]:
@@ -40,11 +37,6 @@ def decide(groups: Sequence[Group], shards: Shards, start: int) -> Generator[lis
                 sharded.take_answer(answer)
         under_way = [sharded for sharded in under_way if sharded.answer is None]
     return require_any_answer([sharded.answer for sharded in sharded_groups if sharded.answer is not None])
-
-
-def home_of(subject: str, start: int) -> int:
-    """Return the home shard of a subject on a node, before the remainder by the number of shards."""
-    return crc32(subject.encode("utf-8", "surrogatepass")) + start
 
 
 def lay_out_surcharges(checks: Sequence[Check], shards: Shards) -> Generator[list[Group], Sequence[Any], list[Check]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode
 
-from headgate.stores.url_parts import parts_of
+from headgate.stores.urls import parts_of
 
 DEFAULT_NAME: Final = "default"
 DEFAULT_MAXMEMORY: Final = "256mb"  # more than a million keys; beyond that, failure modes decide on new ones

@@ -7,7 +7,7 @@ from typing import Literal
 from headgate.errors import StoreError
 from headgate.stores.breaker import State
 from headgate.stores.embedded.server_handle import ServerHandle
-from headgate.stores.observer import StoreObserver
+from headgate.stores.protocol import StoreObserver
 
 
 class RestartingObserver:

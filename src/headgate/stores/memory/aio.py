@@ -11,9 +11,9 @@ from headgate.core.check import (
     Client,
     Group,
 )
-from headgate.core.ledger import Counted, LedgerPage, Swap
 from headgate.core.reservation import Claim, Expired, Record, ReservationAnswer
 from headgate.stores.memory.store import MemoryStore
+from headgate.stores.protocol import Counted, LedgerPage, Swap
 
 
 class AsyncMemoryStore:

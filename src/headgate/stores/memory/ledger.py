@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.core.ledger import LedgerPage, Swap
+from headgate.stores.protocol import LedgerPage, Swap
 
 
 class Ledger:

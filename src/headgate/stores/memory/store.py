@@ -29,7 +29,6 @@ from headgate.core.check import (
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.fork import halt_for_forks
-from headgate.core.ledger import Counted, LedgerPage, Swap
 from headgate.core.plan import Plan
 from headgate.core.quota import BUCKETS, CONCURRENCY, Quota, unlimited
 from headgate.core.reading import Reading, WarningStates
@@ -43,6 +42,7 @@ from headgate.stores.memory.remembered_answer import RememberedAnswer
 from headgate.stores.memory.reservations import Refunds, ReservationTable
 from headgate.stores.memory.tables import Table, Tables
 from headgate.stores.program import result_of
+from headgate.stores.protocol import Counted, LedgerPage, Swap
 
 MAX_PROGRAMS: Final = 4_096  # of groups, to remember
 HALT_SECONDS: Final = 2.0  # how long a fork waits, at most: a thread that forks within its own check would wait forever

@@ -16,8 +16,8 @@ from headgate.core.decision import Decision
 from headgate.core.plan import Plan
 from headgate.core.reading import WarningStates
 from headgate.errors import StoreError, StoreUnavailable
-from headgate.stores.observer import StoreObserver
 from headgate.stores.program import Program, async_group_program
+from headgate.stores.protocol import StoreObserver
 from headgate.stores.redis.aio_check import PlanCheck
 from headgate.stores.redis.aio_discovery import AsyncDiscovery
 from headgate.stores.redis.aio_node import AsyncNode

@@ -21,7 +21,7 @@ from redis.exceptions import TimeoutError as RedisTimeout
 
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.breaker import SILENCE
-from headgate.stores.observer import StoreObserver
+from headgate.stores.protocol import StoreObserver
 from headgate.stores.redis.aio_call import BatchCall, count_replies, hand_out, is_unknown, without_asking
 from headgate.stores.redis.aio_connection import AsyncConnection
 from headgate.stores.redis.aio_pool import AsyncPool

@@ -10,7 +10,7 @@ from typing import Final
 
 from headgate.errors import StoreError, StoreTimeout
 from headgate.stores.breaker import GRACE_SECONDS
-from headgate.stores.observer import StoreObserver
+from headgate.stores.protocol import StoreObserver
 from headgate.stores.redis.batcher import NO_SLOT, CallerBatch, Waiting
 from headgate.stores.redis.faults import fault
 from headgate.stores.redis.options import RedisOptions

@@ -8,7 +8,7 @@ from typing import Any
 
 from headgate.errors import StoreUnavailable
 from headgate.stores.breaker import Breaker, State
-from headgate.stores.observer import StoreObserver
+from headgate.stores.protocol import StoreObserver
 from headgate.stores.redis.faults import fault, is_redirect
 from headgate.stores.redis.options import RedisOptions
 

@@ -10,7 +10,7 @@ from struct import unpack
 from typing import Any, Final
 
 from headgate.core.check import Check
-from headgate.core.ledger import Counted, LedgerPage, Swap
+from headgate.stores.protocol import Counted, LedgerPage, Swap
 from headgate.stores.redis import script
 
 SLACK_MS: Final = 3_600_000  # the caller's clock may run slower than the server's, by which keys expire

@@ -20,8 +20,8 @@ from redis.exceptions import TimeoutError as RedisTimeout
 
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.breaker import GRACE_SECONDS
-from headgate.stores.observer import StoreObserver
 from headgate.stores.process_clock import PROCESS, acquire
+from headgate.stores.protocol import StoreObserver
 from headgate.stores.redis.command import EncodedCommand, pack
 from headgate.stores.redis.connection import ThreadConnection
 from headgate.stores.redis.faults import FAULTS, fault

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from headgate.core.check import Charge, Check, Client, Group
-from headgate.core.ledger import Counted, LedgerPage, Swap
 from headgate.core.reservation import Record
 from headgate.core.share import Standing
+from headgate.stores.protocol import Counted, LedgerPage, Swap
 from headgate.stores.redis import concurrency, ledger, nodes, reservations, script
 from headgate.stores.redis.denial_cache import DenialCache
 from headgate.stores.redis.encoding import Encoder

@@ -14,7 +14,7 @@ from headgate.core.suggestion import did_you_mean
 from headgate.stores.breaker import PROBE_SECONDS
 from headgate.stores.redis.faults import Address
 from headgate.stores.redis.tls import Tls
-from headgate.stores.url_parts import parts_of, read_prefix
+from headgate.stores.urls import parts_of, read_prefix
 
 OWN: Final = ("timeout", "connect_timeout", "max_batch", "max_in_flight", "probe_every", "remember")  # numeric options
 WHOLE: Final = ("max_batch", "max_in_flight")

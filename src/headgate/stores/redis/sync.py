@@ -15,9 +15,9 @@ from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
 from headgate.core.reading import WarningStates
 from headgate.errors import StoreError
-from headgate.stores.observer import StoreObserver
 from headgate.stores.process_clock import PROCESS
 from headgate.stores.program import Program, group_program
+from headgate.stores.protocol import StoreObserver
 from headgate.stores.redis import script
 from headgate.stores.redis.command import EncodedCommand
 from headgate.stores.redis.denial_cache import DenialCache

@@ -9,12 +9,12 @@ import pytest
 from headgate import Limiter, Rule, StoreError
 from headgate.core.check import Check
 from headgate.core.key import key_template
-from headgate.core.ledger import Counted
 from headgate.core.quota import Quota
 from headgate.features.regions.counts import KnownCounts
 from headgate.features.regions.region import Region
 from headgate.rules.penalties import Penalties
 from headgate.rules.snapshot import Snapshot
+from headgate.stores.protocol import Counted
 from headgate.testing import FakeClock
 from tests.integration.limiters import ALGORITHMS
 from tests.unit.features.regions.conftest import WEIGHTS, Burst, Regions
