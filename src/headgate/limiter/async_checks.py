@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from headgate.core.check import Group
+from headgate.core.check import Answer
 from headgate.core.clock import Clock
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.errors import StoreError
-from headgate.features.leases.async_leasing import AsyncLeasing
-from headgate.features.leases.calls import Decided
-from headgate.features.regions.protocol import AsyncRegionStore, RegionProtocol
 from headgate.features.shards.async_sharded_store import AsyncShardedStore
 from headgate.features.shards.sharded_store import ShardedStore
 from headgate.limiter.async_execution import await_decision, decide_async, look_up, look_up_all
@@ -45,6 +42,11 @@ from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.protocol import AsyncHeartbeatStore, AsyncReservingStore, AsyncStore
 from headgate.stores.urls import no_store, open_async_store
 
+if TYPE_CHECKING:
+    from headgate.features.leases.async_leasing import AsyncLeasing
+    from headgate.features.regions.async_regional_store import AsyncRegionalStore
+    from headgate.features.regions.region import Region
+
 ONE: Final = (1,)  # the costs of a request with one limit
 _new: Final[Any] = tuple.__new__  # async only: makes a named tuple in half the time of calling its class
 
@@ -60,7 +62,7 @@ class AsyncChecks:
         clock: Clock | None = None,
         name: str = "default",
         failure_mode: FailureMode = "open",
-        region: RegionProtocol | None = None,
+        region: Region | None = None,
         watch: bool = False,
         warning_at: int | None = None,
         warning_until: int | None = None,
@@ -90,9 +92,11 @@ class AsyncChecks:
             facts=facts,
             blocks=None if in_memory else Blocks(),
         )
-        self._region_store: AsyncRegionStore | None = None  # set where several regions share limits
+        self._region_store: AsyncRegionalStore | None = None  # set where several regions share limits
         if region is not None:
-            self._region_store = region.open_async(self._here, self._engine.holder, clock, failure_mode)
+            from headgate.features.regions.async_regional_store import AsyncRegionalStore  # noqa: PLC0415
+
+            self._region_store = AsyncRegionalStore(region, self._here, self._engine.holder, clock, failure_mode)
         self._store = AsyncShardedStore(self._here if self._region_store is None else self._region_store)
         self._store.home.holder = self._engine.holder
         self.holder = self._engine.holder  # holds the rules in force
@@ -111,6 +115,8 @@ class AsyncChecks:
             self._engine.heartbeat = self._heartbeat = AsyncHeartbeat(self._store, self._engine)
         self._leasing: AsyncLeasing | None = None  # None in memory, where a lease would save nothing
         if not self.in_memory:
+            from headgate.features.leases.async_leasing import AsyncLeasing  # noqa: PLC0415
+
             self._leasing = AsyncLeasing(self._store, self.holder, clock, self._engine.note_store_answer)
             self._engine.compile, self._engine.leases = self._leasing.compile, True
         self._reservations = AsyncReservations(self._store, self._engine)
@@ -367,12 +373,6 @@ class AsyncChecks:
         """The rules in force. `snapshot.version` identifies them."""
         return self._engine.snapshot
 
-    async def _check(self, groups: list[Group]) -> Decided:
-        """Decide groups, by leases as far as possible."""
-        if self._leasing is not None and groups:
-            return await self._leasing.check(groups)
-        return Decided.of(await self._store.check(groups) if groups else [])
-
     def _decide_in_memory(self, prepared: list[PreparedCheck]) -> list[Decision]:
         """Decide prepared requests in memory: in one call, if they have the same program."""
         many = self._engine.program_of_many(prepared)
@@ -389,8 +389,13 @@ class AsyncChecks:
         if many is not None:
             decided = await many([one[1:3] for one in prepared])
             return self._engine.conclude_many(prepared, decided)
+        assert self._leasing is not None
+        groups = [one.group for one in prepared if one.sent]
+        results: Sequence[Answer] = ()
+        answered = False
         try:
-            results, answered = await self._check([one.group for one in prepared if one.sent])
+            if groups:
+                results, answered = await self._leasing.check(groups)
         except StoreError as error:
             return self._engine.conclude(prepared, error)
         return self._engine.conclude(prepared, results, answered=answered)

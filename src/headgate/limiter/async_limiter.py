@@ -13,7 +13,7 @@ from headgate.core.quota import Quota
 from headgate.core.reservation import Settlement, checked_id, ttl_us
 from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.features.leases.status import LeaseStatus
-from headgate.features.regions.protocol import RegionStatus
+from headgate.features.regions.region import RegionStatus
 from headgate.limiter.async_checks import AsyncChecks
 from headgate.limiter.async_execution import look_up
 from headgate.limiter.async_reservations import AsyncReservation

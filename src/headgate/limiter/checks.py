@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from headgate.core.check import Group
+from headgate.core.check import Answer
 from headgate.core.clock import Clock
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.errors import StoreError
-from headgate.features.leases.calls import Decided
-from headgate.features.leases.leasing import Leasing
-from headgate.features.regions.protocol import RegionProtocol, RegionStore
 from headgate.features.shards.sharded_store import ShardedStore
 from headgate.limiter.batch import (
     decide_each,
@@ -36,6 +33,11 @@ from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import HeartbeatStore, ReservingStore, Store
 from headgate.stores.urls import no_store, open_store
 
+if TYPE_CHECKING:
+    from headgate.features.leases.leasing import Leasing
+    from headgate.features.regions.region import Region
+    from headgate.features.regions.regional_store import RegionalStore
+
 ONE: Final = (1,)  # the costs of a request with one limit
 
 
@@ -50,7 +52,7 @@ class Checks:
         clock: Clock | None = None,
         name: str = "default",
         failure_mode: FailureMode = "open",
-        region: RegionProtocol | None = None,
+        region: Region | None = None,
         watch: bool = False,
         warning_at: int | None = None,
         warning_until: int | None = None,
@@ -78,9 +80,11 @@ class Checks:
             facts=facts,
             blocks=None if in_memory else Blocks(),
         )
-        self._region_store: RegionStore | None = None  # set where several regions share limits
+        self._region_store: RegionalStore | None = None  # set where several regions share limits
         if region is not None:
-            self._region_store = region.open(self._here, self._engine.holder, clock, failure_mode)
+            from headgate.features.regions.regional_store import RegionalStore  # noqa: PLC0415
+
+            self._region_store = RegionalStore(region, self._here, self._engine.holder, clock, failure_mode)
         self._store = ShardedStore(self._here if self._region_store is None else self._region_store)
         self._store.home.holder = self._engine.holder
         self.holder = self._engine.holder  # holds the rules in force
@@ -94,6 +98,8 @@ class Checks:
             self._engine.heartbeat = self._heartbeat = Heartbeat(self._store, self._engine)
         self._leasing: Leasing | None = None  # None in memory, where a lease would save nothing
         if not self.in_memory:
+            from headgate.features.leases.leasing import Leasing  # noqa: PLC0415
+
             self._leasing = Leasing(self._store, self.holder, clock, self._engine.note_store_answer)
             self._engine.compile, self._engine.leases = self._leasing.compile, True
         self._reservations = Reservations(self._store, self._engine)
@@ -237,12 +243,6 @@ class Checks:
         """The rules in force. `snapshot.version` identifies them."""
         return self._engine.snapshot
 
-    def _check(self, groups: list[Group]) -> Decided:
-        """Decide groups, by leases as far as possible."""
-        if self._leasing is not None and groups:
-            return self._leasing.check(groups)
-        return Decided.of(self._store.check(groups) if groups else [])
-
     def _decide_in_memory(self, prepared: list[PreparedCheck]) -> list[Decision]:
         """Decide prepared requests in memory: in one call, if they have the same program."""
         many = self._engine.program_of_many(prepared)
@@ -259,8 +259,13 @@ class Checks:
         if many is not None:
             decided = many([one[1:3] for one in prepared])
             return self._engine.conclude_many(prepared, decided)
+        assert self._leasing is not None
+        groups = [one.group for one in prepared if one.sent]
+        results: Sequence[Answer] = ()
+        answered = False
         try:
-            results, answered = self._check([one.group for one in prepared if one.sent])
+            if groups:
+                results, answered = self._leasing.check(groups)
         except StoreError as error:
             return self._engine.conclude(prepared, error)
         return self._engine.conclude(prepared, results, answered=answered)

@@ -13,7 +13,7 @@ from headgate.core.quota import Quota
 from headgate.core.reservation import Settlement, checked_id, ttl_us
 from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.features.leases.status import LeaseStatus
-from headgate.features.regions.protocol import RegionStatus
+from headgate.features.regions.region import RegionStatus
 from headgate.limiter.checks import Checks
 from headgate.limiter.decorator import (
     Key,

@@ -12,8 +12,8 @@ from prometheus_client.utils import floatToGoString
 
 from headgate._version import __version__
 from headgate.features.leases.status import LeaseStatus
-from headgate.features.regions.protocol import RegionStatus
 from headgate.limiter.slot_records import SlotStatus
+from headgate.regions import RegionStatus
 from headgate.rules.holder import Holder
 from headgate.telemetry.meter import Histogram, Meter
 

@@ -17,9 +17,8 @@ from headgate.core.check import Check
 from headgate.core.quota import Quota
 from headgate.errors import StoreError
 from headgate.features.regions.division import by_weight
-from headgate.features.regions.link import Link
+from headgate.features.regions.link import HERE, Link, Steps, StoreCall
 from headgate.features.regions.region import Region
-from headgate.features.regions.steps import HERE, Steps, StoreCall
 from headgate.stores.protocol import Counted
 
 MAX_KEYS: Final = 100_000  # remembered; other keys keep to their share by weight

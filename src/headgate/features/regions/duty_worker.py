@@ -10,7 +10,7 @@ from contextvars import Context
 from threading import Event, Lock, Thread
 from typing import Any
 
-from headgate.features.regions.steps import Duty
+from headgate.features.regions.link import Duty
 
 PAUSE_SECONDS = 1.0  # after a duty that failed
 

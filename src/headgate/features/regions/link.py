@@ -1,21 +1,53 @@
-"""Link: whether another region can be reached. It logs when the link breaks, and when it is back."""
+"""Calls to the regions' stores, as the parts that do no I/O yield them, and whether another region can be reached."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Generator
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from headgate.errors import StoreError
-from headgate.features.regions.protocol import PeerStatus
+from headgate.features.regions.region import PeerStatus
 
+T = TypeVar("T")
+
+HERE: Final = ""  # our own region
 PATIENCE: Final = 3  # intervals without an answer after which a region counts as cut off
 
 log = logging.getLogger("headgate")
 
 
+class StoreCall(NamedTuple):
+    """A call to a region's store. The answer is its result, or its `StoreError`."""
+
+    region: str
+    method: str
+    arguments: tuple[Any, ...]
+
+
+# Yields calls that can be made at the same time, and receives their answers.
+Steps = Generator[list[StoreCall], list[Any], T]
+
+
+class Duty(Protocol):
+    """Periodic work in the background."""
+
+    name: str
+
+    def due_us(self) -> int | None:
+        """Return the time until the next `work`; None: there is nothing to do until `notify` is called."""
+        ...
+
+    def work(self) -> Steps[None]:
+        """Yield the calls of one round of work."""
+        ...
+
+
 class Link:
-    """The link to one region. `now_us` is a clock that only goes forward."""
+    """The link to one region. It logs when the link breaks, and when it is back.
+
+    `now_us` is a clock that only goes forward.
+    """
 
     def __init__(self, name: str, interval_us: int, now_us: Callable[[], int]) -> None:
         self.name = name

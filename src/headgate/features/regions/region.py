@@ -1,17 +1,12 @@
-"""Region: this region, the other regions, and how often they exchange data."""
+"""Region: this region, the other regions, and how often they exchange data; and the state of what they share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from headgate.core.clock import Clock
-from headgate.features.regions.protocol import AsyncRegionStore, RegionStore
-from headgate.rules.holder import Holder
-from headgate.rules.rule import FailureMode
 from headgate.stores.protocol import AsyncStore, Store
 from headgate.stores.urls import REDIS, SCHEMES
 
@@ -68,7 +63,7 @@ class Region:
             raise ValueError(f"term: must be at least twice the interval ({interval:g} s), got {term!r}")
         if not 0 <= floor <= MAX_FLOOR:
             raise ValueError(f"floor: must be from 0 to {MAX_FLOOR}, got {floor!r}")
-        for field, value in (
+        for attribute, value in (
             ("name", name),
             ("members", members),
             ("central", names[0] if central is None else central),
@@ -76,7 +71,7 @@ class Region:
             ("term", float(term)),
             ("floor", float(floor)),
         ):
-            object.__setattr__(self, field, value)
+            object.__setattr__(self, attribute, value)
 
     @property
     def weights(self) -> Mapping[str, int]:
@@ -91,24 +86,29 @@ class Region:
             if member.name != self.name and member.store is not None
         }
 
-    def open(self, store: Store, holder: Holder, clock: Clock | None, failure_mode: FailureMode) -> RegionStore:
-        """Wrap `store`, this region's own store. Raises `ValueError` if the store cannot be used."""
-        opened: RegionStore = _module("regional_store").RegionalStore(self, store, holder, clock, failure_mode)
-        return opened
 
-    def open_async(
-        self, store: AsyncStore, holder: Holder, clock: Clock | None, failure_mode: FailureMode
-    ) -> AsyncRegionStore:
-        """Wrap the async `store`, this region's own store. Raises `ValueError` if the store cannot be used."""
-        opened: AsyncRegionStore = _module("async_regional_store").AsyncRegionalStore(
-            self, store, holder, clock, failure_mode
-        )
-        return opened
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """The state of the link to another region."""
+
+    calls: int = 0  # answered calls of any kind
+    failures: int = 0  # calls that failed
+    age: float | None = None  # seconds since its counts were last read; None: they are not exchanged
+    cut: bool = False  # its counts are so old that this region keeps to its own share
 
 
-def _module(name: str) -> Any:
-    """Import the module that does the I/O. It is imported late, because it imports this one."""
-    return import_module(f"headgate.features.regions.{name}")
+@dataclass(frozen=True, slots=True)
+class RegionStatus:
+    """The state of the rules that several regions share. Units are units of cost; keys are those of this node."""
+
+    region: str = ""  # the name of this region
+    peers: Mapping[str, PeerStatus] = field(default_factory=dict)
+    fallbacks: int = 0  # requests partly decided by a failure mode because the central region was down
+    grants: int = 0  # keys for which this region has a granted share
+    grant_failures: int = 0  # failed attempts to agree on shares
+    synced_keys: int = 0  # keys whose counts are exchanged
+    synced_bound: int = 0  # the most that others admitted of one key between two exchanges: the possible excess
+    synced_excess: int = 0  # units admitted above limits, in all regions together, since the start
 
 
 def _check(name: str, members: tuple[Member, ...], names: list[str], central: str | None) -> None:

@@ -16,11 +16,10 @@ from headgate.core.reading import WarningStates
 from headgate.core.reservation import Claim, Expired, Record, ReservationAnswer
 from headgate.errors import StoreError
 from headgate.features.regions.duty_worker import DutyWorkers
+from headgate.features.regions.link import HERE, Duty, Steps, StoreCall
 from headgate.features.regions.programs import LimitProgram, LimitPrograms, granted_program, refusal, synced_program
-from headgate.features.regions.protocol import RegionStatus
-from headgate.features.regions.region import Region
+from headgate.features.regions.region import Region, RegionStatus
 from headgate.features.regions.router import Router
-from headgate.features.regions.steps import HERE, Duty, Steps, StoreCall
 from headgate.rules.holder import Holder
 from headgate.rules.rule import FailureMode
 from headgate.stores.program import Program, group_program

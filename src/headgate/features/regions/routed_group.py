@@ -9,7 +9,7 @@ from typing import Any
 from headgate.core.check import Answer, Charge, Check, Group, Outcome, Result, SharedResult
 from headgate.core.quota import Quota
 from headgate.errors import StoreError
-from headgate.features.regions.steps import HERE, Steps, StoreCall
+from headgate.features.regions.link import HERE, Steps, StoreCall
 
 
 @dataclass(slots=True)

@@ -29,9 +29,8 @@ from headgate.core.quota import BUCKETS, Quota
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.features.regions.counts import Counts
 from headgate.features.regions.division import by_weight
-from headgate.features.regions.link import Link
-from headgate.features.regions.protocol import RegionStatus
-from headgate.features.regions.region import Region
+from headgate.features.regions.link import HERE, Duty, Link, Steps, StoreCall
+from headgate.features.regions.region import Region, RegionStatus
 from headgate.features.regions.routed_group import (
     RoutedGroup,
     call_all,
@@ -45,7 +44,6 @@ from headgate.features.regions.routed_group import (
     with_block,
 )
 from headgate.features.regions.shares import RegionShares
-from headgate.features.regions.steps import HERE, Duty, Steps, StoreCall
 from headgate.rules.holder import Holder
 from headgate.rules.rule import MIN_AUTO_US, FailureMode, Spread
 from headgate.stores.memory import MemoryStore

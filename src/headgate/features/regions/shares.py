@@ -15,9 +15,8 @@ from headgate.core.quota import Quota
 from headgate.errors import StoreError
 from headgate.features.regions.division import floors
 from headgate.features.regions.grants import Grant, GrantTerms, RegionReport, Sheet, fresh_share, renew_share
-from headgate.features.regions.link import Link
+from headgate.features.regions.link import HERE, Link, Steps, StoreCall
 from headgate.features.regions.region import Region
-from headgate.features.regions.steps import HERE, Steps, StoreCall
 from headgate.stores.protocol import LedgerPage, Swap
 
 MAX_KEYS: Final = 100_000  # remembered; other keys have their floor

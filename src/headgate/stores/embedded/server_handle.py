@@ -14,14 +14,15 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from threading import Thread
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import quote
 from weakref import finalize
 
-from headgate.errors import StoreUnavailable
+from headgate.errors import StoreError, StoreUnavailable
+from headgate.stores.breaker import State
 from headgate.stores.embedded import server_supervisor
-from headgate.stores.embedded.binary import find_server
-from headgate.stores.embedded.options import EmbeddedOptions, own_directory, read_url
+from headgate.stores.embedded.options import EmbeddedOptions, find_server, own_directory, read_url
+from headgate.stores.protocol import StoreObserver
 
 SUPERVISOR_LOCK: Final = "keeper.lock"
 LOG: Final = "server.log"
@@ -183,6 +184,27 @@ class ServerHandle:
         except OSError as error:
             return f"{file}: {error.strerror}"
         return "\n".join([f"the end of {file} reads", *lines[-LOG_LINES:]])
+
+
+class RestartingObserver:
+    """An observer that restarts the server when a call fails, and forwards everything to another observer."""
+
+    def __init__(self, handle: ServerHandle, observer: StoreObserver | None) -> None:
+        self._handle = handle
+        self._observer = observer
+
+    def called(self, seconds: float, groups: int) -> None:
+        if self._observer is not None:
+            self._observer.called(seconds, groups)
+
+    def failed(self, error: StoreError, seconds: float, groups: int) -> None:
+        self._handle.mend()
+        if self._observer is not None:
+            self._observer.failed(error, seconds, groups)
+
+    def breaker(self, node: str, state: State | Literal["gone"]) -> None:
+        if self._observer is not None:
+            self._observer.breaker(node, state)
 
 
 def _own(directory: Path) -> None:
