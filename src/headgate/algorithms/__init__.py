@@ -25,7 +25,6 @@ The Lua twins (see prelude.lua) have the same functions and return the same answ
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any, Protocol
 
 from headgate.algorithms import (
@@ -65,4 +64,6 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 def lua(name: str) -> str:
     """Return the Lua source of one twin, or of the `prelude` that they share."""
+    from importlib.resources import files  # noqa: PLC0415 - only Redis needs it, and it imports many modules
+
     return files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Protocol
 
@@ -33,4 +32,6 @@ class SystemClock:
         time.sleep(seconds)
 
     async def sleep_async(self, seconds: float) -> None:
+        import asyncio  # noqa: PLC0415 - threads do not need it, and it is most of what a sync limiter would load
+
         await asyncio.sleep(seconds)

@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any, Final, Literal
 
 from headgate.core.calendar import PERIODS_US, Calendar, pack
-from headgate.core.notation import explain
 from headgate.core.suggestion import did_you_mean
 from headgate.errors import InvalidQuota
 
@@ -184,6 +183,8 @@ class Quota:
         found = _NOTATION.fullmatch(text)
         algorithm = None if found is None else found["algorithm"]
         if found is None or (algorithm is not None and algorithm not in _WORDS):
+            from headgate.core.notation import explain  # noqa: PLC0415 - only mistakes need it
+
             raise InvalidQuota(explain(notation, _WORDS))
         burst = found["burst"]
         try:

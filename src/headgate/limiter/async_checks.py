@@ -8,121 +8,33 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate.core.check import Answer
-from headgate.core.clock import Clock
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.errors import StoreError
-from headgate.features.shards.async_sharded_store import AsyncShardedStore
-from headgate.features.shards.sharded_store import ShardedStore
 from headgate.limiter.async_execution import await_decision, decide_async, look_up, look_up_all
-from headgate.limiter.async_heartbeat import AsyncHeartbeat
-from headgate.limiter.async_reservations import AsyncReservations
-from headgate.limiter.async_slots import AsyncSlots
+from headgate.limiter.async_parts import AsyncParts
 from headgate.limiter.batch import (
     BatchedRequest,
     DecidedTogether,
     RequestPart,
     Together,
-    decide_each,
     prepare_batch,
     prepare_together,
 )
-from headgate.limiter.blocks import Blocks
-from headgate.limiter.engine import Engine
 from headgate.limiter.prepared_check import NO_SUBJECT, KnownUser, PreparedCheck, Request, Subject
-from headgate.limiter.refusals import OnRefused, Wait, call_hook, checked_hook, log_raised
-from headgate.limiter.rule_inputs import Rules
-from headgate.limiter.slot_records import SlotUse
-from headgate.limiter.startup import require_answer, warn_of_workers
+from headgate.limiter.refusals import Wait, call_hook, log_raised
 from headgate.rules.directory import UNKNOWN, Unknown
-from headgate.rules.rule import FailureMode
-from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import User
-from headgate.stores.memory import AsyncMemoryStore, MemoryStore
-from headgate.stores.protocol import AsyncHeartbeatStore, AsyncReservingStore, AsyncStore
-from headgate.stores.urls import no_store, open_async_store
 
 if TYPE_CHECKING:
-    from headgate.features.leases.async_leasing import AsyncLeasing
-    from headgate.features.regions.async_regional_store import AsyncRegionalStore
-    from headgate.features.regions.region import Region
+    from headgate.limiter.slot_records import SlotUse
 
 ONE: Final = (1,)  # the costs of a request with one limit
 _new: Final[Any] = tuple.__new__  # async only: makes a named tuple in half the time of calling its class
 
 
-class AsyncChecks:
-    """The parts of a limiter, and its methods that decide requests."""
-
-    def __init__(
-        self,
-        rules: Rules,
-        *,
-        store: str | AsyncStore | MemoryStore = "memory://",  # sync: store: str | Store = "memory://",
-        clock: Clock | None = None,
-        name: str = "default",
-        failure_mode: FailureMode = "open",
-        region: Region | None = None,
-        watch: bool = False,
-        warning_at: int | None = None,
-        warning_until: int | None = None,
-        facts: Iterable[str] = (),
-        require_store: bool = False,
-        on_refused: OnRefused | None = None,
-    ) -> None:
-        if store == "memory://":
-            warn_of_workers()
-        self._owned = isinstance(store, str)
-        if isinstance(store, MemoryStore):  # async only
-            store = AsyncMemoryStore(store)
-        if not isinstance(store, str | AsyncStore):
-            raise no_store(store)
-        if require_store:
-            require_answer(store, clock)
-        self._here: AsyncStore = open_async_store(store, clock) if isinstance(store, str) else store
-        in_memory = isinstance(self._here, AsyncMemoryStore)
-        self._engine = Engine(
-            rules,
-            clock=clock,
-            name=name,
-            failure_mode=failure_mode,
-            watch=watch,
-            warning_at=warning_at,
-            warning_until=warning_until,
-            facts=facts,
-            blocks=None if in_memory else Blocks(),
-        )
-        self._region_store: AsyncRegionalStore | None = None  # set where several regions share limits
-        if region is not None:
-            from headgate.features.regions.async_regional_store import AsyncRegionalStore  # noqa: PLC0415
-
-            self._region_store = AsyncRegionalStore(region, self._here, self._engine.holder, clock, failure_mode)
-        self._store = AsyncShardedStore(self._here if self._region_store is None else self._region_store)
-        self._store.home.holder = self._engine.holder
-        self.holder = self._engine.holder  # holds the rules in force
-        # Whether it counts in this process and so never waits.
-        self.in_memory = type(self._here) is AsyncMemoryStore and region is None  # async only
-        # sync: self.in_memory = in_memory and region is None
-        self._outage = self._engine.outage
-        # sync: self._engine.on_refused = checked_hook(on_refused, may_wait=False)
-        self._engine.on_refused = checked_hook(on_refused, may_wait=True)  # async only
-        self._engine.compile = self._engine.compile_exact = self._store.compile
-        if self.in_memory and isinstance(self._here, AsyncMemoryStore):  # async only
-            memory = ShardedStore(self._here.store, self._store.home)
-            self._engine.compile = self._engine.compile_exact = memory.compile
-        self._heartbeat: AsyncHeartbeat | None = None
-        if not in_memory and isinstance(self._store, AsyncHeartbeatStore | AsyncReservingStore):
-            self._engine.heartbeat = self._heartbeat = AsyncHeartbeat(self._store, self._engine)
-        self._leasing: AsyncLeasing | None = None  # None in memory, where a lease would save nothing
-        if not self.in_memory:
-            from headgate.features.leases.async_leasing import AsyncLeasing  # noqa: PLC0415
-
-            self._leasing = AsyncLeasing(self._store, self.holder, clock, self._engine.note_store_answer)
-            self._engine.compile, self._engine.leases = self._leasing.compile, True
-        self._reservations = AsyncReservations(self._store, self._engine)
-        self._slots = AsyncSlots(self._engine, self._here)
-        # check("alice") calls its plan's program directly: looking the plan up would take longer than the check itself.
-        self._subject_program = self._engine.subject_program() if on_refused is None else None
+class AsyncChecks(AsyncParts):
+    """A limiter's methods that decide requests."""
 
     async def check(
         self,
@@ -188,14 +100,14 @@ class AsyncChecks:
         """
         engine = self._engine
         user: User | Unknown | None = UNKNOWN  # async only
-        # sync: if self._reservations.due is not None:
-        # sync:     self._reservations.attend(self._reservations.due)
+        # sync: if self._engine.due is not None:
+        # sync:     self._reservations.attend(self._engine.due)
         # sync: snapshot = self.holder.current
         if known is None:  # async only
             snapshot = self.holder.current
             if snapshot.directory is not None:
                 user = snapshot.user(facts)
-            if self._reservations.due is not None or (user is UNKNOWN and snapshot.directory is not None):
+            if self._engine.due is not None or (user is UNKNOWN and snapshot.directory is not None):
                 return self._decide_later(facts, cost, idempotency_key, peek, slots)
         else:
             snapshot, user = known
@@ -226,8 +138,8 @@ class AsyncChecks:
     ) -> Decision:
         """Decide after the user is looked up and expired reservations are refunded."""
         known = await look_up(self._engine, NO_SUBJECT, facts)
-        if self._reservations.due is not None:
-            await self._reservations.attend(self._reservations.due)
+        if self._engine.due is not None:
+            await self._reservations.attend(self._engine.due)
         decision = self.decide(facts, cost=cost, idempotency_key=idempotency_key, peek=peek, slots=slots, known=known)
         return decision if isinstance(decision, Decision) else await decision
 
@@ -262,7 +174,7 @@ class AsyncChecks:
 
         Raises `IdempotencyConflict` after all others are decided.
         """
-        if self._reservations.due is not None or self.holder.current.directory is not None:
+        if self._engine.due is not None or self.holder.current.directory is not None:
             return self._decide_many_later(asks)
         prepared = prepare_batch(self._engine, asks)
         return self._decide_in_memory(prepared) if self.in_memory else self._decide_many(prepared)
@@ -283,7 +195,7 @@ class AsyncChecks:
         known = None
         if snapshot.directory is not None:
             known = [KnownUser(snapshot, snapshot.user(part.facts)) for part in parts]
-        if self._reservations.due is not None or (known is not None and any(one.user is UNKNOWN for one in known)):
+        if self._engine.due is not None or (known is not None and any(one.user is UNKNOWN for one in known)):
             return self._decide_together_later(parts)
         return self._decide_together(prepare_together(self._engine, parts, known))
 
@@ -306,8 +218,8 @@ class AsyncChecks:
         """Decide after users are looked up and expired reservations are refunded."""
         known = await look_up_all(self._engine, [part.facts for part in parts])
         together = prepare_together(self._engine, parts, known)
-        if self._reservations.due is not None:
-            await self._reservations.attend(self._reservations.due)
+        if self._engine.due is not None:
+            await self._reservations.attend(self._engine.due)
         decided = self._decide_together(together)
         return decided if isinstance(decided, DecidedTogether) else await decided
 
@@ -358,31 +270,18 @@ class AsyncChecks:
             except Exception:  # noqa: BLE001 - the app's hook: log whatever it raises
                 log_raised(decision)
 
-    @property
-    def failing(self) -> bool:
-        """Whether the store could not decide the last check that it was sent."""
-        return self._engine.failing
-
-    @property
-    def clock(self) -> Clock:
-        """The clock for everything that does not use the store's clock."""
-        return self._engine.clock
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The rules in force. `snapshot.version` identifies them."""
-        return self._engine.snapshot
-
     def _decide_in_memory(self, prepared: list[PreparedCheck]) -> list[Decision]:
         """Decide prepared requests in memory: in one call, if they have the same program."""
         many = self._engine.program_of_many(prepared)
         if many is None:
+            from headgate.limiter.batch import decide_each  # noqa: PLC0415
+
             return decide_each(prepared, partial(decide_async, self._engine))
         return self._engine.conclude_many(prepared, many([one[1:3] for one in prepared]))
 
     async def _decide_many(self, prepared: list[PreparedCheck]) -> list[Decision]:
-        if self._reservations.due is not None:
-            await self._reservations.attend(self._reservations.due)
+        if self._engine.due is not None:
+            await self._reservations.attend(self._engine.due)
         if self.in_memory:
             return self._decide_in_memory(prepared)
         many = self._engine.program_of_many(prepared)

@@ -59,7 +59,11 @@ class AsyncHeartbeat:
         """Stop, and tell the other nodes that this one leaves."""
         for sibling in list(self.siblings):
             await sibling.close()
-        if await self._periodic.close() and isinstance(self._store, AsyncHeartbeatStore) and not self._engine.failing:
+        if (
+            await self._periodic.close()
+            and isinstance(self._store, AsyncHeartbeatStore)
+            and not self._engine.outage.lasts
+        ):
             try:
                 await self._store.record_heartbeat(self._engine.name, self._shares.node, 0)
             except StoreError as error:
@@ -76,7 +80,7 @@ class AsyncHeartbeat:
                     await self._store.record_heartbeat(self._engine.name, shares.node, LIVES_US), monotonic()
                 )
                 await self._merge()
-            elif not self._engine.failing:
+            elif not self._engine.outage.lasts:
                 await self._merge()
         except StoreError as error:
             log.debug("no heartbeat (%s)", error)

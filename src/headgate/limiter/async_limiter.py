@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from headgate.core.cost import Cost, checked_cost, whole_cost
 from headgate.core.decision import Decision
@@ -12,30 +12,23 @@ from headgate.core.key import qualified_name
 from headgate.core.quota import Quota
 from headgate.core.reservation import Settlement, checked_id, ttl_us
 from headgate.errors import InvalidCheck, RateLimited, StoreError
-from headgate.features.leases.status import LeaseStatus
-from headgate.features.regions.region import RegionStatus
 from headgate.limiter.async_checks import AsyncChecks
 from headgate.limiter.async_execution import look_up
-from headgate.limiter.async_reservations import AsyncReservation
-from headgate.limiter.async_slots import Acquiring, AsyncSlot
-from headgate.limiter.decorator import (
-    AsyncReturned,
-    Key,
-    P,
-    limit_async_function,
-    needs_event_loop,
-    quota_of,
-    rule_name,
-)
 from headgate.limiter.prepared_check import NO_SUBJECT, Subject
-from headgate.limiter.reservation_records import correction, log_uncorrected
 from headgate.limiter.rule_inputs import Rules, is_elsewhere, own_limits
-from headgate.limiter.slot_records import SlotStatus
 from headgate.limiter.startup import PROBE, require_decided
-from headgate.rules.explanation import MAX_TIERS, Explanation, conclude, explain_rules, other_tiers
 from headgate.rules.holder import Source
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.protocol import AsyncClearingStore
+
+if TYPE_CHECKING:
+    from headgate.features.leases.status import LeaseStatus
+    from headgate.features.regions.region import RegionStatus
+    from headgate.limiter.async_reservations import AsyncReservation
+    from headgate.limiter.async_slots import Acquiring, AsyncSlot
+    from headgate.limiter.decorator import AsyncReturned, Key, P
+    from headgate.limiter.slot_records import SlotStatus
+    from headgate.rules.explanation import Explanation
 
 
 class AsyncLimiter(AsyncChecks):
@@ -73,6 +66,13 @@ class AsyncLimiter(AsyncChecks):
 
         Charges nothing. If there are many rules, those that match least are left out.
         """
+        from headgate.rules.explanation import (  # noqa: PLC0415
+            MAX_TIERS,
+            conclude,
+            explain_rules,
+            other_tiers,
+        )
+
         engine = self._engine
         texts = engine.texts_of(subject, facts)
         known = await look_up(engine, NO_SUBJECT, texts)  # sync: known = engine.known_user(NO_SUBJECT, texts)
@@ -105,14 +105,16 @@ class AsyncLimiter(AsyncChecks):
         With asyncio, use `async with limiter.acquire("alice") as slot`, or `slot = await limiter.acquire("alice")`. A
         caller that is cancelled holds nothing.
         """
+        from headgate.limiter.async_slots import Acquiring  # async only  # noqa: PLC0415
+
         texts = self._engine.texts_of(subject, facts)
         # sync: return self._acquire(texts, cost, wait, renew)
         return Acquiring(self._acquire(texts, cost, wait, renew))  # async only
 
     async def _acquire(self, texts: dict[str, str], cost: Cost, wait: float, renew: bool) -> AsyncSlot:
         known = await look_up(self._engine, NO_SUBJECT, texts)  # sync: known = None
-        if self._reservations.due is not None:
-            await self._reservations.attend(self._reservations.due)
+        if self._engine.due is not None:
+            await self._reservations.attend(self._engine.due)
         try:
             return await self._slots.acquire(texts, self._engine.plan(texts, known), cost, wait, renew)
         except RateLimited as error:
@@ -147,6 +149,8 @@ class AsyncLimiter(AsyncChecks):
 
         With asyncio, a caller that is cancelled is not charged: any charge is refunded.
         """
+        from headgate.limiter.async_reservations import AsyncReservation  # noqa: PLC0415
+
         lives_us, engine, reservations = ttl_us(ttl), self._engine, self._reservations
         texts = engine.texts_of(subject, facts)
         known = await look_up(engine, NO_SUBJECT, texts)  # sync: known = None
@@ -222,6 +226,13 @@ class AsyncLimiter(AsyncChecks):
 
         With asyncio, the function must be async, or an async generator.
         """
+        from headgate.limiter.decorator import (  # noqa: PLC0415
+            limit_async_function,
+            needs_event_loop,
+            quota_of,
+            rule_name,
+        )
+
         quota, cost = quota_of(quota), whole_cost(cost)
 
         def decorate(function: Callable[P, AsyncReturned]) -> Callable[P, AsyncReturned]:
@@ -265,6 +276,8 @@ class AsyncLimiter(AsyncChecks):
         nothing for a peek, a repetition by idempotency key, or a copy. If the store cannot be reached, the charge
         stays.
         """
+        from headgate.limiter.reservation_records import correction, log_uncorrected  # noqa: PLC0415
+
         slot: AsyncSlot | None = getattr(decision, "slot", None)
         if slot is not None:
             await slot.release()
@@ -282,6 +295,8 @@ class AsyncLimiter(AsyncChecks):
         not a record in the store. Only the first call of this or of `give_back` for a decision has an effect, and none
         has if the decision charged nothing itself. If the store cannot be reached, the charge stays.
         """
+        from headgate.limiter.reservation_records import correction, log_uncorrected  # noqa: PLC0415
+
         adjustments = correction(decision, checked_cost(cost))
         if any(adjustments):
             try:
@@ -311,8 +326,10 @@ class AsyncLimiter(AsyncChecks):
         # sync: self._engine.close()
         if self._engine.owns_source:  # async only
             await asyncio.to_thread(self._engine.close)  # it waits for the watcher's thread
-        await self._reservations.finish()  # async only
-        await self._slots.close()
+        if "reservations" in self._parts:  # async only
+            await self._reservations.finish()
+        if "slots" in self._parts:
+            await self._slots.close()
         if self._leasing is not None:
             await self._leasing.close()
         if self._heartbeat is not None:
@@ -330,11 +347,6 @@ class AsyncLimiter(AsyncChecks):
         """Close the limiter. Exceptions propagate."""
         await self.close()
 
-    @property
-    def by_subject(self) -> bool:
-        """Whether it counts by subject alone, as a limiter made from a notation does, and not by rules."""
-        return self._engine.by_subject
-
     def store_answers(self) -> None:
         """End an outage because the store was seen to answer. Without checks, nothing else would notice it."""
         engine = self._engine
@@ -343,8 +355,12 @@ class AsyncLimiter(AsyncChecks):
 
     def leases(self) -> LeaseStatus:
         """Return figures about leased rules: decisions without the store, and the slices that are held."""
+        from headgate.features.leases.status import LeaseStatus  # noqa: PLC0415
+
         return LeaseStatus() if self._leasing is None else self._leasing.status()
 
     def regions(self) -> RegionStatus:
         """Return figures about the rules that several regions share, and the state of the other regions."""
+        from headgate.features.regions.region import RegionStatus  # noqa: PLC0415
+
         return RegionStatus() if self._region_store is None else self._region_store.status()

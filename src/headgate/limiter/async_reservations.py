@@ -113,7 +113,6 @@ class AsyncReservations:
         self._reserving = store if isinstance(store, AsyncReservingStore) else None
         self._atomic = store if isinstance(store, AsyncAtomicReservingStore) else None
         self._engine = engine
-        self.due: Due | None = None  # set once the limiter has used reservations
         self._unanswered: dict[str, int] = {}  # reservations that may have been made, and when to refund them
         self._under_way: set[asyncio.Task[Any]] = set()  # async only
 
@@ -236,9 +235,9 @@ class AsyncReservations:
 
     async def look(self) -> Due:
         """Refund expired reservations, if it is time to look for them."""
-        due = self.due
+        due = self._engine.due
         if due is None:
-            due = self.due = Due()
+            due = self._engine.due = Due()
         if due.is_time(self._engine.clock.now_us()):
             # sync: self._give_back(due)
             await asyncio.shield(self.start(self._give_back(due)))  # async only

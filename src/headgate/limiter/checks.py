@@ -8,104 +8,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate.core.check import Answer
-from headgate.core.clock import Clock
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.errors import StoreError
-from headgate.features.shards.sharded_store import ShardedStore
-from headgate.limiter.batch import (
-    decide_each,
-)
-from headgate.limiter.blocks import Blocks
-from headgate.limiter.engine import Engine
 from headgate.limiter.execution import decide
-from headgate.limiter.heartbeat import Heartbeat
+from headgate.limiter.parts import Parts
 from headgate.limiter.prepared_check import NO_SUBJECT, PreparedCheck, Request, Subject
-from headgate.limiter.refusals import OnRefused, Wait, call_hook, checked_hook
-from headgate.limiter.reservations import Reservations
-from headgate.limiter.rule_inputs import Rules
-from headgate.limiter.slot_records import SlotUse
-from headgate.limiter.slots import Slots
-from headgate.limiter.startup import require_answer, warn_of_workers
-from headgate.rules.rule import FailureMode
-from headgate.rules.snapshot import Snapshot
-from headgate.stores.memory import MemoryStore
-from headgate.stores.protocol import HeartbeatStore, ReservingStore, Store
-from headgate.stores.urls import no_store, open_store
+from headgate.limiter.refusals import Wait, call_hook
 
 if TYPE_CHECKING:
-    from headgate.features.leases.leasing import Leasing
-    from headgate.features.regions.region import Region
-    from headgate.features.regions.regional_store import RegionalStore
+    from headgate.limiter.slot_records import SlotUse
 
 ONE: Final = (1,)  # the costs of a request with one limit
 
 
-class Checks:
-    """The parts of a limiter, and its methods that decide requests."""
-
-    def __init__(
-        self,
-        rules: Rules,
-        *,
-        store: str | Store = "memory://",
-        clock: Clock | None = None,
-        name: str = "default",
-        failure_mode: FailureMode = "open",
-        region: Region | None = None,
-        watch: bool = False,
-        warning_at: int | None = None,
-        warning_until: int | None = None,
-        facts: Iterable[str] = (),
-        require_store: bool = False,
-        on_refused: OnRefused | None = None,
-    ) -> None:
-        if store == "memory://":
-            warn_of_workers()
-        self._owned = isinstance(store, str)
-        if not isinstance(store, str | Store):
-            raise no_store(store)
-        if require_store:
-            require_answer(store, clock)
-        self._here: Store = open_store(store, clock) if isinstance(store, str) else store
-        in_memory = isinstance(self._here, MemoryStore)
-        self._engine = Engine(
-            rules,
-            clock=clock,
-            name=name,
-            failure_mode=failure_mode,
-            watch=watch,
-            warning_at=warning_at,
-            warning_until=warning_until,
-            facts=facts,
-            blocks=None if in_memory else Blocks(),
-        )
-        self._region_store: RegionalStore | None = None  # set where several regions share limits
-        if region is not None:
-            from headgate.features.regions.regional_store import RegionalStore  # noqa: PLC0415
-
-            self._region_store = RegionalStore(region, self._here, self._engine.holder, clock, failure_mode)
-        self._store = ShardedStore(self._here if self._region_store is None else self._region_store)
-        self._store.home.holder = self._engine.holder
-        self.holder = self._engine.holder  # holds the rules in force
-        # Whether it counts in this process and so never waits.
-        self.in_memory = in_memory and region is None
-        self._outage = self._engine.outage
-        self._engine.on_refused = checked_hook(on_refused, may_wait=False)
-        self._engine.compile = self._engine.compile_exact = self._store.compile
-        self._heartbeat: Heartbeat | None = None
-        if not in_memory and isinstance(self._store, HeartbeatStore | ReservingStore):
-            self._engine.heartbeat = self._heartbeat = Heartbeat(self._store, self._engine)
-        self._leasing: Leasing | None = None  # None in memory, where a lease would save nothing
-        if not self.in_memory:
-            from headgate.features.leases.leasing import Leasing  # noqa: PLC0415
-
-            self._leasing = Leasing(self._store, self.holder, clock, self._engine.note_store_answer)
-            self._engine.compile, self._engine.leases = self._leasing.compile, True
-        self._reservations = Reservations(self._store, self._engine)
-        self._slots = Slots(self._engine, self._here)
-        # check("alice") calls its plan's program directly: looking the plan up would take longer than the check itself.
-        self._subject_program = self._engine.subject_program() if on_refused is None else None
+class Checks(Parts):
+    """A limiter's methods that decide requests."""
 
     def check(
         self,
@@ -160,8 +78,8 @@ class Checks:
         it as `slot`, which is renewed until it is released.
         """
         engine = self._engine
-        if self._reservations.due is not None:
-            self._reservations.attend(self._reservations.due)
+        if self._engine.due is not None:
+            self._reservations.attend(self._engine.due)
         snapshot = self.holder.current
         whole = snapshot.planner.plan(facts, engine.clock)
         plan, costs = whole.price(cost)
@@ -228,31 +146,18 @@ class Checks:
         """Call the hook `on_refused`. For middleware that refuses requests itself."""
         call_hook(self._engine.on_refused, decision, facts)
 
-    @property
-    def failing(self) -> bool:
-        """Whether the store could not decide the last check that it was sent."""
-        return self._engine.failing
-
-    @property
-    def clock(self) -> Clock:
-        """The clock for everything that does not use the store's clock."""
-        return self._engine.clock
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The rules in force. `snapshot.version` identifies them."""
-        return self._engine.snapshot
-
     def _decide_in_memory(self, prepared: list[PreparedCheck]) -> list[Decision]:
         """Decide prepared requests in memory: in one call, if they have the same program."""
         many = self._engine.program_of_many(prepared)
         if many is None:
+            from headgate.limiter.batch import decide_each  # noqa: PLC0415
+
             return decide_each(prepared, partial(decide, self._engine))
         return self._engine.conclude_many(prepared, many([one[1:3] for one in prepared]))
 
     def _decide_many(self, prepared: list[PreparedCheck]) -> list[Decision]:
-        if self._reservations.due is not None:
-            self._reservations.attend(self._reservations.due)
+        if self._engine.due is not None:
+            self._reservations.attend(self._engine.due)
         if self.in_memory:
             return self._decide_in_memory(prepared)
         many = self._engine.program_of_many(prepared)

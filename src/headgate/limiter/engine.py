@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
 
 from headgate.core.check import NOT_WAITING, Answer, Block, Check, Client, Extras, Idempotency, Penalty
 from headgate.core.clock import Clock, SystemClock
@@ -13,8 +14,6 @@ from headgate.core.decision_factory import decide, refuse_blocked
 from headgate.core.plan import Plan
 from headgate.core.verdict import outcomes_with_block
 from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError
-from headgate.limiter.blocks import Blocks
-from headgate.limiter.combined_plans import CombinedPlans
 from headgate.limiter.fallback import Fallback
 from headgate.limiter.prepared_check import (
     NO_SUBJECT,
@@ -26,10 +25,9 @@ from headgate.limiter.prepared_check import (
     facts_of,
     fingerprint,
 )
-from headgate.limiter.programs import Programs
+from headgate.limiter.programs import Compile, Programs, raise_uncompiled
 from headgate.limiter.refusals import OnRefused
 from headgate.limiter.rule_inputs import Rules, hold, is_elsewhere
-from headgate.limiter.slot_records import needs_acquire
 from headgate.limiter.warning_hysteresis import WarningHysteresis
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.penalties import client_of, clients_of
@@ -38,15 +36,14 @@ from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.program import Program, decision_of
 
+if TYPE_CHECKING:
+    from headgate.limiter.blocks import Blocks
+    from headgate.limiter.combined_plans import CombinedPlans
+    from headgate.limiter.reservation_records import Due
+
 Clients = tuple[Client, ...]
 
 _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
-
-Compile = Callable[[RulePlan, WarningHysteresis], Program]
-
-
-def _raise_uncompiled(plan: RulePlan, states: WarningHysteresis) -> Program:  # noqa: ARG001
-    raise AssertionError("no store was given")
 
 
 class Background(Protocol):
@@ -73,7 +70,6 @@ class Engine:
         warning_at: int | None = None,
         warning_until: int | None = None,
         facts: Iterable[str] = (),
-        blocks: Blocks | None = None,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
         self.facts = tuple(facts)  # declared by the limiter
@@ -89,25 +85,27 @@ class Engine:
         self.states = WarningHysteresis(self.holder, warning_at, warning_until)
         self.outage = self.fallback.outage
         self.leases = False  # whether this limiter holds slices of leased limits
-        self.compile: Compile = _raise_uncompiled  # set by the limiter, because it depends on the store
-        self.compile_exact: Compile = _raise_uncompiled
+        self.compile: Compile = raise_uncompiled  # set by the limiter, because it depends on the store
+        self.compile_exact: Compile = raise_uncompiled
         self.programs = Programs(self.holder, lambda plan: self._begin_with(plan, self.compile))
         # Programs that charge the store itself even where limits are leased.
         self.exact_programs = Programs(self.holder, lambda plan: self._begin_with(plan, self.compile_exact))
-        self.combined = CombinedPlans(self.states)
         self.on_refused: OnRefused | None = None
-        self._blocks = blocks  # None: the store is in this process, and asking it is as cheap as this cache
+        self.blocks: Blocks | None = None  # None: the store is in this process, and asking it is as cheap as this cache
+        self.due: Due | None = None  # None: this limiter has made no reservations
         self.heartbeat: Background | None = None  # None: the store is in this process, and there are no other nodes
-
-    @property
-    def failing(self) -> bool:
-        """Whether the store, or a part of it, cannot decide now."""
-        return self.outage.lasts
 
     @property
     def has_local(self) -> bool:
         """Whether any rule in force has failure mode local."""
         return self.fallback.is_local(self.holder.current)
+
+    @cached_property
+    def combined(self) -> CombinedPlans:
+        """The plans of requests with several descriptions."""
+        from headgate.limiter.combined_plans import CombinedPlans  # noqa: PLC0415 - only services have such requests
+
+        return CombinedPlans(self.states)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -187,6 +185,8 @@ class Engine:
             plain: PreparedCheck = _new(PreparedCheck, (plan, plan.subjects(texts), costs, peek, None, 0, None))
             return plain
         if plan.slots and not slot and not peek and any(costs[at] for at in plan.slots):
+            from headgate.limiter.slot_records import needs_acquire  # noqa: PLC0415 - a mistake, which is rare
+
             raise needs_acquire(plan)
         if idempotency_key is not None and (not isinstance(idempotency_key, str) or not idempotency_key):
             raise InvalidCheck(f"idempotency_key: must be a non-empty string, got {idempotency_key!r}")
@@ -221,7 +221,7 @@ class Engine:
     def block_of(self, client: Client) -> tuple[int, Block | None]:
         """Return the time, and the cached block of a client."""
         at_us = self.clock.now_us()
-        return at_us, None if self._blocks is None else self._blocks.get(client, at_us)
+        return at_us, None if self.blocks is None else self.blocks.get(client, at_us)
 
     def ask_reset(
         self, subject: Subject, facts: dict[str, Any], known: KnownUser | None = None
@@ -236,16 +236,16 @@ class Engine:
         """Drop the local state of checks and clients that the store has reset."""
         self.fallback.local.reset(checks)
         self.fallback.shares.forget(checks)
-        if self._blocks is not None:
+        if self.blocks is not None:
             for client in clients:
-                self._blocks.drop(client)
+                self.blocks.drop(client)
 
     def forget_all(self) -> None:
         """Drop all local state, because the store was cleared."""
         self.fallback.local.clear()
         self.fallback.shares.forget_all()
-        if self._blocks is not None:
-            self._blocks.clear()
+        if self.blocks is not None:
+            self.blocks.clear()
 
     def prepare_many(
         self, requests: Iterable[Request], known: Sequence[KnownUser] | None = None
@@ -303,8 +303,8 @@ class Engine:
         if penalty is None or block is None:
             return decision
         remembered = idempotency is None and not prepared.peek  # a fresh answer, which has changed the store
-        if self._blocks is not None and remembered:
-            self._blocks.put(penalty.client, block, prepared.at_us)
+        if self.blocks is not None and remembered:
+            self.blocks.put(penalty.client, block, prepared.at_us)
         plan = prepared.plan
         if not decision.outcomes:
             return self._refuse_blocked(plan, block, decision.at_us)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from headgate.core.check import Check, Group, Outcome, Result
+from headgate.core.check import NEVER, Check, Group, Outcome, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.decision_factory import decide
 from headgate.core.plan import Plan, Reason
 from headgate.errors import StoreError, StoreFull, StoreTimeout
 from headgate.limiter.prepared_check import PreparedCheck
-from headgate.limiter.shares import LocalShares, hopeful
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
@@ -22,6 +22,9 @@ from headgate.stores.memory import MemoryStore
 TURNS: Final = 3  # outages in quick succession; the last one ends only after a second without failures
 SOON: Final = 1.0  # seconds
 RETRY_US: Final = 1_000_000  # when to retry a store that could not decide
+
+if TYPE_CHECKING:
+    from headgate.limiter.shares import LocalShares
 
 log = logging.getLogger("headgate")
 
@@ -71,10 +74,16 @@ class Fallback:
         self.mode: FailureMode = mode
         self.outage = Outage()
         self.local = MemoryStore(clock=clock)  # counts rules with failure mode local while the store is down
-        self.shares = LocalShares()
         self._clock = clock
         self._seen: Snapshot | None = None  # the snapshot that `is_local` last looked at
         self._is_local = False
+
+    @cached_property
+    def shares(self) -> LocalShares:
+        """This node's shares, for rules with failure mode local. A heartbeat makes them first, in the constructor."""
+        from headgate.limiter.shares import LocalShares  # noqa: PLC0415 - a store in memory has no other nodes
+
+        return LocalShares()
 
     def is_local(self, snapshot: Snapshot) -> bool:
         """Return whether any of these rules has failure mode local."""
@@ -120,7 +129,7 @@ class Fallback:
             return None
         (result,) = self.local.check([Group(tuple(parts), group.peek)])
         assert isinstance(result, Result)
-        outcomes = hopeful(checks, result.outcomes, RETRY_US)
+        outcomes = _hopeful(checks, result.outcomes)
         costs, subjects = tuple(check.cost for check in parts), tuple(check.subject for check in parts)
         here_plan = Plan(tuple(templates))
         decision = decide(here_plan, outcomes, result.now_us, costs=costs, subjects=subjects, reason="local_fallback")
@@ -132,3 +141,13 @@ class Fallback:
         """Return a refusal for a request whose wait is unknown: it may retry after `RETRY_US`."""
         outcome = Outcome(RETRY_US, 0, RETRY_US)
         return Decision.of(False, self._clock.now_us(), Plan((template,)), (outcome,), subjects=("",), reason=reason)
+
+
+def _hopeful(checks: Sequence[Check], outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """Let a request that is too large for the share, but not for the whole limit, retry after `RETRY_US`."""
+    return tuple(
+        outcome._replace(wait_us=RETRY_US)
+        if outcome.wait_us == NEVER and check.cost <= check.quota.capacity
+        else outcome
+        for check, outcome in zip(checks, outcomes, strict=True)
+    )

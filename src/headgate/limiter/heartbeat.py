@@ -60,7 +60,7 @@ class Heartbeat:
         """Stop, and tell the other nodes that this one leaves."""
         for sibling in list(self.siblings):
             sibling.close()
-        if self._periodic.close() and isinstance(self._store, HeartbeatStore) and not self._engine.failing:
+        if self._periodic.close() and isinstance(self._store, HeartbeatStore) and not self._engine.outage.lasts:
             try:
                 self._store.record_heartbeat(self._engine.name, self._shares.node, 0)
             except StoreError as error:
@@ -75,7 +75,7 @@ class Heartbeat:
                 shares = self._shares
                 shares.set_standing(self._store.record_heartbeat(self._engine.name, shares.node, LIVES_US), monotonic())
                 self._merge()
-            elif not self._engine.failing:
+            elif not self._engine.outage.lasts:
                 self._merge()
         except StoreError as error:
             log.debug("no heartbeat (%s)", error)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from headgate.core.cost import Cost, checked_cost, whole_cost
 from headgate.core.decision import Decision
@@ -12,28 +12,22 @@ from headgate.core.key import qualified_name
 from headgate.core.quota import Quota
 from headgate.core.reservation import Settlement, checked_id, ttl_us
 from headgate.errors import InvalidCheck, RateLimited, StoreError
-from headgate.features.leases.status import LeaseStatus
-from headgate.features.regions.region import RegionStatus
 from headgate.limiter.checks import Checks
-from headgate.limiter.decorator import (
-    Key,
-    P,
-    Returned,
-    limit_function,
-    quota_of,
-    rule_name,
-)
 from headgate.limiter.prepared_check import NO_SUBJECT, Subject
-from headgate.limiter.reservation_records import correction, log_uncorrected
-from headgate.limiter.reservations import Reservation
 from headgate.limiter.rule_inputs import Rules, is_elsewhere, own_limits
-from headgate.limiter.slot_records import SlotStatus
-from headgate.limiter.slots import Acquiring, Slot
 from headgate.limiter.startup import PROBE, require_decided
-from headgate.rules.explanation import MAX_TIERS, Explanation, conclude, explain_rules, other_tiers
 from headgate.rules.holder import Source
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.protocol import ClearingStore
+
+if TYPE_CHECKING:
+    from headgate.features.leases.status import LeaseStatus
+    from headgate.features.regions.region import RegionStatus
+    from headgate.limiter.decorator import Key, P, Returned
+    from headgate.limiter.reservations import Reservation
+    from headgate.limiter.slot_records import SlotStatus
+    from headgate.limiter.slots import Acquiring, Slot
+    from headgate.rules.explanation import Explanation
 
 
 class Limiter(Checks):
@@ -66,6 +60,13 @@ class Limiter(Checks):
 
         Charges nothing. If there are many rules, those that match least are left out.
         """
+        from headgate.rules.explanation import (  # noqa: PLC0415
+            MAX_TIERS,
+            conclude,
+            explain_rules,
+            other_tiers,
+        )
+
         engine = self._engine
         texts = engine.texts_of(subject, facts)
         known = engine.known_user(NO_SUBJECT, texts)
@@ -95,13 +96,14 @@ class Limiter(Checks):
         for the same slots get them in order of arrival, also in other processes on the same store. A slot that is not
         released expires after the rule's `ttl`; with `renew`, it is renewed in the background until it is released.
         """
+
         texts = self._engine.texts_of(subject, facts)
         return self._acquire(texts, cost, wait, renew)
 
     def _acquire(self, texts: dict[str, str], cost: Cost, wait: float, renew: bool) -> Slot:
         known = None
-        if self._reservations.due is not None:
-            self._reservations.attend(self._reservations.due)
+        if self._engine.due is not None:
+            self._reservations.attend(self._engine.due)
         try:
             return self._slots.acquire(texts, self._engine.plan(texts, known), cost, wait, renew)
         except RateLimited as error:
@@ -132,6 +134,8 @@ class Limiter(Checks):
         another process with `limiter.settle(reservation.id, actual)`. A reservation that is not settled within `ttl`
         seconds (from 0.001 seconds to 7 days) expires, and its estimate is refunded.
         """
+        from headgate.limiter.reservations import Reservation  # noqa: PLC0415
+
         lives_us, engine, reservations = ttl_us(ttl), self._engine, self._reservations
         texts = engine.texts_of(subject, facts)
         known = None
@@ -201,6 +205,12 @@ class Limiter(Checks):
         per function, or per `name`. A `Limiter` decorates both sync and async functions. A generator is checked when
         its first item is asked for, and holds its slots until it ends or is closed.
         """
+        from headgate.limiter.decorator import (  # noqa: PLC0415
+            limit_function,
+            quota_of,
+            rule_name,
+        )
+
         quota, cost = quota_of(quota), whole_cost(cost)
 
         def decorate(function: Callable[P, Returned]) -> Callable[P, Returned]:
@@ -241,6 +251,8 @@ class Limiter(Checks):
         nothing for a peek, a repetition by idempotency key, or a copy. If the store cannot be reached, the charge
         stays.
         """
+        from headgate.limiter.reservation_records import correction, log_uncorrected  # noqa: PLC0415
+
         slot: Slot | None = getattr(decision, "slot", None)
         if slot is not None:
             slot.release()
@@ -258,6 +270,8 @@ class Limiter(Checks):
         not a record in the store. Only the first call of this or of `give_back` for a decision has an effect, and none
         has if the decision charged nothing itself. If the store cannot be reached, the charge stays.
         """
+        from headgate.limiter.reservation_records import correction, log_uncorrected  # noqa: PLC0415
+
         adjustments = correction(decision, checked_cost(cost))
         if any(adjustments):
             try:
@@ -283,7 +297,8 @@ class Limiter(Checks):
     def close(self) -> None:
         """Stop watching the rules file, and close the store's connections if this limiter opened them."""
         self._engine.close()
-        self._slots.close()
+        if "slots" in self._parts:
+            self._slots.close()
         if self._leasing is not None:
             self._leasing.close()
         if self._heartbeat is not None:
@@ -301,11 +316,6 @@ class Limiter(Checks):
         """Close the limiter. Exceptions propagate."""
         self.close()
 
-    @property
-    def by_subject(self) -> bool:
-        """Whether it counts by subject alone, as a limiter made from a notation does, and not by rules."""
-        return self._engine.by_subject
-
     def store_answers(self) -> None:
         """End an outage because the store was seen to answer. Without checks, nothing else would notice it."""
         engine = self._engine
@@ -314,8 +324,12 @@ class Limiter(Checks):
 
     def leases(self) -> LeaseStatus:
         """Return figures about leased rules: decisions without the store, and the slices that are held."""
+        from headgate.features.leases.status import LeaseStatus  # noqa: PLC0415
+
         return LeaseStatus() if self._leasing is None else self._leasing.status()
 
     def regions(self) -> RegionStatus:
         """Return figures about the rules that several regions share, and the state of the other regions."""
+        from headgate.features.regions.region import RegionStatus  # noqa: PLC0415
+
         return RegionStatus() if self._region_store is None else self._region_store.status()

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from headgate.limiter.warning_hysteresis import WarningHysteresis
 from headgate.rules.holder import Holder
 from headgate.rules.plan import RulePlan
 from headgate.stores.program import Program
+
+Compile = Callable[[RulePlan, WarningHysteresis], Program]
 
 MAX_PROGRAMS: Final = 16_384  # to remember: compiling one takes as long as ten checks
 
@@ -31,3 +34,8 @@ class Programs(dict[RulePlan, Program]):
             self._compiled_for = snapshot
         program = self[plan] = self._compile(plan)
         return program
+
+
+def raise_uncompiled(plan: RulePlan, states: WarningHysteresis) -> Program:  # noqa: ARG001
+    """Compile a plan before the limiter has set how: an error of ours."""
+    raise AssertionError("no store was given")

@@ -107,7 +107,6 @@ class Reservations:
         self._reserving = store if isinstance(store, ReservingStore) else None
         self._atomic = store if isinstance(store, AtomicReservingStore) else None
         self._engine = engine
-        self.due: Due | None = None  # set once the limiter has used reservations
         self._unanswered: dict[str, int] = {}  # reservations that may have been made, and when to refund them
 
     @property
@@ -213,9 +212,9 @@ class Reservations:
 
     def look(self) -> Due:
         """Refund expired reservations, if it is time to look for them."""
-        due = self.due
+        due = self._engine.due
         if due is None:
-            due = self.due = Due()
+            due = self._engine.due = Due()
         if due.is_time(self._engine.clock.now_us()):
             self._give_back(due)
         return due

@@ -11,7 +11,7 @@ from secrets import token_hex
 from threading import Lock
 from typing import Final, NamedTuple
 
-from headgate.core.check import NEVER, Check, Group, Outcome, Result
+from headgate.core.check import Check, Group, Outcome, Result
 from headgate.core.fork import renew_in_children
 from headgate.core.quota import CONCURRENCY, Quota
 from headgate.core.share import ALONE, Standing, share
@@ -118,13 +118,3 @@ class LocalShares:
         elif len(self._spent) >= OWED:
             return
         self._spent[key] = _Spent(check, part)
-
-
-def hopeful(checks: Sequence[Check], outcomes: Sequence[Outcome], retry_us: int) -> tuple[Outcome, ...]:
-    """Let a request that is too large for the share, but not for the whole limit, retry after `retry_us`."""
-    return tuple(
-        outcome._replace(wait_us=retry_us)
-        if outcome.wait_us == NEVER and check.cost <= check.quota.capacity
-        else outcome
-        for check, outcome in zip(checks, outcomes, strict=True)
-    )

@@ -193,6 +193,6 @@ def test_an_outage_that_a_batch_ran_into_is_over_when_a_check_by_subject_is_answ
     assert [one.reason for one in limiter.check_many(["alice", "bob"])] == ["fail_open", "within_limit"]
     store.failures = 1
     assert limiter.check_many(["bob"])[0].reason == "fail_open"
-    assert limiter._engine.failing
+    assert limiter._engine.outage.lasts
     assert limiter.check("alice").reason == "within_limit"
-    assert not limiter._engine.failing
+    assert not limiter._engine.outage.lasts

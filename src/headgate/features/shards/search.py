@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from secrets import randbits
+from os import urandom
 from typing import Final
 from zlib import crc32
 
@@ -39,7 +39,7 @@ class Home:
 
     def reset_after_fork(self) -> None:
         """Choose another start in a forked child, which is another node."""
-        self.start = randbits(16)
+        self.start = int.from_bytes(urandom(2))
 
     @property
     def shards(self) -> Shards:
