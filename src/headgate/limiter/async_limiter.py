@@ -326,9 +326,9 @@ class AsyncLimiter(AsyncChecks):
         # sync: self._engine.close()
         if self._engine.owns_source:  # async only
             await asyncio.to_thread(self._engine.close)  # it waits for the watcher's thread
-        if "reservations" in self._parts:  # async only
+        if self._made_reservations is not None:  # async only
             await self._reservations.finish()
-        if "slots" in self._parts:
+        if self._made_slots is not None:
             await self._slots.close()
         if self._leasing is not None:
             await self._leasing.close()

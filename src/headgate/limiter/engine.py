@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
 
 from headgate.core.check import NOT_WAITING, Answer, Block, Check, Client, Extras, Idempotency, Penalty
@@ -90,6 +89,7 @@ class Engine:
         self.programs = Programs(self.holder, lambda plan: self._begin_with(plan, self.compile))
         # Programs that charge the store itself even where limits are leased.
         self.exact_programs = Programs(self.holder, lambda plan: self._begin_with(plan, self.compile_exact))
+        self._combined: CombinedPlans | None = None
         self.on_refused: OnRefused | None = None
         self.blocks: Blocks | None = None  # None: the store is in this process, and asking it is as cheap as this cache
         self.due: Due | None = None  # None: this limiter has made no reservations
@@ -100,12 +100,14 @@ class Engine:
         """Whether any rule in force has failure mode local."""
         return self.fallback.is_local(self.holder.current)
 
-    @cached_property
+    @property
     def combined(self) -> CombinedPlans:
         """The plans of requests with several descriptions."""
-        from headgate.limiter.combined_plans import CombinedPlans  # noqa: PLC0415 - only services have such requests
+        if self._combined is None:
+            from headgate.limiter.combined_plans import CombinedPlans  # noqa: PLC0415 - only services need it
 
-        return CombinedPlans(self.states)
+            self._combined = CombinedPlans(self.states)
+        return self._combined
 
     @property
     def snapshot(self) -> Snapshot:

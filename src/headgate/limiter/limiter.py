@@ -297,7 +297,7 @@ class Limiter(Checks):
     def close(self) -> None:
         """Stop watching the rules file, and close the store's connections if this limiter opened them."""
         self._engine.close()
-        if "slots" in self._parts:
+        if self._made_slots is not None:
             self._slots.close()
         if self._leasing is not None:
             self._leasing.close()
