@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from headgate.core.check import NOT_WAITING, Answer, Block, Check, Client, Extras, Idempotency, Penalty
 from headgate.core.clock import Clock, SystemClock
@@ -36,23 +36,15 @@ from headgate.rules.snapshot import Snapshot
 from headgate.stores.program import Program, decision_of
 
 if TYPE_CHECKING:
+    from headgate.limiter.async_heartbeat import AsyncHeartbeat
     from headgate.limiter.blocks import Blocks
     from headgate.limiter.combined_plans import CombinedPlans
+    from headgate.limiter.heartbeat import Heartbeat
     from headgate.limiter.reservation_records import Due
 
 Clients = tuple[Client, ...]
 
 _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
-
-
-class Background(Protocol):
-    """Background work, which `headgate.limiter.heartbeat` does."""
-
-    def attend(self) -> None: ...
-
-    def begin_with(self, program: Any) -> Any: ...
-
-    def wake(self) -> None: ...
 
 
 class Engine:
@@ -93,7 +85,9 @@ class Engine:
         self.on_refused: OnRefused | None = None
         self.blocks: Blocks | None = None  # None: the store is in this process, and asking it is as cheap as this cache
         self.due: Due | None = None  # None: this limiter has made no reservations
-        self.heartbeat: Background | None = None  # None: the store is in this process, and there are no other nodes
+        self.heartbeat: Heartbeat | AsyncHeartbeat | None = (
+            None  # None: the store is in this process, and there are no other nodes
+        )
 
     @property
     def has_local(self) -> bool:

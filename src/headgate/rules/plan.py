@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from headgate.core.check import Check, Refusal
 from headgate.core.key import join_facts
 from headgate.core.plan import Plan, Reason
 from headgate.core.quota import MAX_INT, MICROSECONDS, Quota
+from headgate.rules.facts import UnitNames
 from headgate.rules.path import normal_path
 from headgate.rules.rule import FailureMode, Rule
-from headgate.rules.units import UnitNames
 
 Facts = Mapping[str, str]
 
+MAX_SHAPES: Final = 256  # of requests to which no rule applies, to log, each once
 NO_SUBJECT: Final = join_facts(())  # the subject of a rule with dimension global
 _EXPRESSIONS: Final = {  # for facts of which several spellings count as one
     "endpoint": "normal_path(facts[{!r}])",
     "method": "facts[{!r}].upper()",
 }
+
+log = logging.getLogger("headgate")
 
 
 class AppliedRule(NamedTuple):
@@ -182,3 +186,33 @@ def quota_in_force(rule: Rule, quota: Quota) -> Quota:
     leaking = round(rule.max_delay * MICROSECONDS) * quota.limit // quota.window_us
     burst = min(quota.burst, leaking + rule.cost)
     return Quota(quota.limit, quota.window, burst=burst, algorithm=quota.algorithm)
+
+
+class UnmatchedRequests:
+    """Plans requests to which no rule applies, and logs each of their shapes once, even if the rules change.
+
+    `previous` belongs to the rules before, if there were any.
+    """
+
+    def __init__(self, unmatched: Literal["allow", "refuse"], previous: UnmatchedRequests | None = None) -> None:
+        self._refuses = unmatched == "refuse"
+        self.is_silent = False  # disables the log
+        self._logged: set[tuple[object, ...]] = set() if previous is None else previous._logged
+
+    def plan(self, shape: tuple[object, ...]) -> RulePlan:
+        """Return the plan of requests of this shape. It logs the first of them that is decided."""
+        notice = None if self.is_silent else lambda facts: self._log(shape, facts)
+        return RulePlan((), "no_rule", refuses=self._refuses, notice=notice)
+
+    def _log(self, shape: tuple[object, ...], facts: Facts) -> None:
+        shape = (self._refuses, *shape)
+        if shape in self._logged or len(self._logged) >= MAX_SHAPES:
+            return
+        self._logged.add(shape)
+        shown = {name: facts[name][:100] for name in ("method", "endpoint", "route", "tier") if name in facts}
+        log.warning(
+            "no rule applies to requests with the facts %s%s: they are %s",
+            ", ".join(sorted(facts)) or "(none)",
+            f" (such as {shown})" if shown else "",
+            'refused, as unmatched = "refuse"' if self._refuses else "allowed, and not limited",
+        )

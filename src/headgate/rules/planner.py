@@ -17,14 +17,22 @@ from headgate.core.clock import Clock
 from headgate.core.quota import CONCURRENCY, Quota, duration_text
 from headgate.rules.directory import UNKNOWN, Directory, Listed, Unknown
 from headgate.rules.exemptions import Exempt, Exemption
-from headgate.rules.facts import FactNames
+from headgate.rules.facts import FactNames, UnitNames
 from headgate.rules.matcher import Matcher, Shelf, applying
 from headgate.rules.path import normal_path
-from headgate.rules.plan import EXEMPT, NO_RULE, AppliedRule, Facts, RulePlan, plan_of, quota_in_force, template_of
+from headgate.rules.plan import (
+    EXEMPT,
+    NO_RULE,
+    AppliedRule,
+    Facts,
+    RulePlan,
+    UnmatchedRequests,
+    plan_of,
+    quota_in_force,
+    template_of,
+)
 from headgate.rules.recent import Recent
 from headgate.rules.rule import FailureMode, Rule
-from headgate.rules.units import UnitNames
-from headgate.rules.unmatched import UnmatchedRequests
 from headgate.rules.users import User, misfit
 
 MIN_REMEMBERED: Final = 4_096  # paths and plans; if there are more rules, as many as rules
