@@ -9,8 +9,7 @@
 Importing this, and using a limiter in memory, imports only the standard library.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from headgate._version import __version__
 from headgate.errors import (
@@ -29,6 +28,7 @@ from headgate.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
+from headgate.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from headgate.core.decision import Decision
@@ -74,28 +74,21 @@ __all__ = [
 
 # The modules of the other names. Each is imported when its name is first used, so that programs load what they need.
 _MODULES: Final = {
-    "AsyncLimiter": "limiter.async_limiter",
-    "AsyncReservation": "limiter.async_reservations",
-    "AsyncSlot": "limiter.async_slots",
-    "Decision": "core.decision",
-    "LimitStatus": "core.verdict",
-    "Limiter": "limiter.limiter",
-    "Quota": "core.quota",
-    "Reservation": "limiter.reservations",
-    "Rule": "rules.rule",
-    "Settlement": "core.reservation",
-    "Slot": "limiter.slots",
+    "AsyncLimiter": "headgate.limiter.async_limiter",
+    "AsyncReservation": "headgate.limiter.async_reservations",
+    "AsyncSlot": "headgate.limiter.async_slots",
+    "Decision": "headgate.core.decision",
+    "LimitStatus": "headgate.core.verdict",
+    "Limiter": "headgate.limiter.limiter",
+    "Quota": "headgate.core.quota",
+    "Reservation": "headgate.limiter.reservations",
+    "Rule": "headgate.rules.rule",
+    "Settlement": "headgate.core.reservation",
+    "Slot": "headgate.limiter.slots",
 }
 
-
 if not TYPE_CHECKING:  # type checkers know all names
-
-    def __getattr__(name: str) -> Any:
-        module = _MODULES.get(name)
-        if module is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
-        return value
+    __getattr__ = lazy_names(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -54,6 +54,20 @@ def test_import_loads_few_modules() -> None:
         _ = headgate.Limitor  # type: ignore[attr-defined]
 
 
+def test_a_limiter_in_memory_loads_what_it_uses() -> None:
+    loaded = run("""
+import sys
+from headgate import Limiter
+Limiter("1/s").check("a")
+print(*sys.modules)
+""").split()
+    own = [name for name in loaded if name.startswith("headgate")]
+    assert len(own) <= 72
+    unused = ("leases", "regions", "slots", "heartbeat", "explanation", "decorator", "redis", "embedded")
+    assert [name for name in own if name.endswith(unused)] == []
+    assert not {"asyncio", "ssl", "tempfile"}.intersection(loaded)
+
+
 def test_the_version_is_one() -> None:
     assert all(part.isdecimal() for part in headgate.__version__.split(".")[:2])
 

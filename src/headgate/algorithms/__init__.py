@@ -25,18 +25,9 @@ The Lua twins (see prelude.lua) have the same functions and return the same answ
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from importlib import import_module
+from typing import Any, Final, Protocol
 
-from headgate.algorithms import (
-    calendar_window,
-    concurrency,
-    fixed_window,
-    gcra,
-    leaky_bucket,
-    sliding_window_counter,
-    sliding_window_log,
-    token_bucket,
-)
 from headgate.core.quota import Quota
 
 
@@ -50,16 +41,16 @@ class Algorithm(Protocol):
     def refund(self, state: Any, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> Any: ...
 
 
-ALGORITHMS: dict[str, Algorithm] = {
-    "fixed_window": fixed_window,
-    "sliding_window_log": sliding_window_log,
-    "sliding_window_counter": sliding_window_counter,
-    "token_bucket": token_bucket,
-    "leaky_bucket": leaky_bucket,
-    "gcra": gcra,
-    "concurrency": concurrency,
-    "calendar_window": calendar_window,
-}
+class _Twins(dict[str, Algorithm]):
+    """The Python twins by name. Each is imported when it is first used."""
+
+    def __missing__(self, name: str) -> Algorithm:
+        twin: Any = import_module(f"{__name__}.{name}")
+        self[name] = twin
+        return self[name]
+
+
+ALGORITHMS: Final = _Twins()
 
 
 def lua(name: str) -> str:

@@ -73,6 +73,11 @@ class Calendar(NamedTuple):
             return None
         return WEEKDAYS[self.anchor] if self.period == "week" else self.anchor
 
+    @property
+    def length_us(self) -> int:
+        """The approximate length of a period."""
+        return PERIODS_US[self.period]
+
     def __str__(self) -> str:
         anchor, zone = self.anchor_text, "" if self.tz == "UTC" else f" tz {self.tz}"
         return f"calendar {self.period}{zone}{'' if anchor is None else f' anchor {anchor}'}"
@@ -110,7 +115,7 @@ def pack(calendar: Calendar, bounds: Bounds) -> int:
     """Pack boundaries into one whole number below 2^53, for `unpack`."""
     packed = bounds[1] // QUARTER_US
     for begin, end in ((bounds[0], bounds[1]), (bounds[1], bounds[2]), (bounds[2], bounds[3])):
-        length = (end - begin - PERIODS_US[calendar.period]) // QUARTER_US + _MIDDLE
+        length = (end - begin - calendar.length_us) // QUARTER_US + _MIDDLE
         packed = packed * _LENGTHS + min(max(length, 0), _LENGTHS - 1)
     return packed
 

@@ -8,11 +8,13 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from headgate.core.calendar import PERIODS_US, Calendar, pack
 from headgate.core.suggestion import did_you_mean
 from headgate.errors import InvalidQuota
+
+if TYPE_CHECKING:
+    from headgate.core.calendar import Calendar
 
 MAX_INT: Final = 2**53 - 1  # the largest integer up to which a Lua number is exact
 MICROSECONDS: Final = 1_000_000
@@ -123,7 +125,7 @@ class Quota:
         algorithm = ALIASES.get(algorithm, algorithm)
         kept = _calendar(algorithm, window, burst, calendar, tz, anchor)
         if kept is not None:
-            algorithm, window = CALENDAR, timedelta(microseconds=PERIODS_US[kept.period])
+            algorithm, window = CALENDAR, timedelta(microseconds=kept.length_us)
         elif algorithm == CALENDAR and burst is not None:
             pass  # boundaries that were computed before: see `at_time`
         elif algorithm not in KNOWN:
@@ -234,6 +236,8 @@ class Quota:
 
     def at_time(self, now_us: int) -> tuple[Quota, int, int]:
         """Return this calendar quota with the boundaries around a time, and the start and end of that time's period."""
+        from headgate.core.calendar import pack  # noqa: PLC0415 - only calendars need it
+
         assert self.calendar is not None
         bounds = self.calendar.bounds(now_us)
         return self._with(burst=pack(self.calendar, bounds)), bounds[1], bounds[2]
@@ -319,6 +323,8 @@ def _calendar(algorithm: str, window: Any, burst: Any, calendar: Any, tz: Any, a
         )
     if burst is not None:
         raise InvalidQuota(f"burst: not allowed for calendar windows, got {burst!r}")
+    from headgate.core.calendar import Calendar  # noqa: PLC0415
+
     return Calendar.of(window, tz, anchor)
 
 

@@ -24,10 +24,10 @@ from headgate.limiter.batch import (
 from headgate.limiter.prepared_check import NO_SUBJECT, KnownUser, PreparedCheck, Request, Subject
 from headgate.limiter.refusals import Wait, call_hook, log_raised
 from headgate.rules.directory import UNKNOWN, Unknown
-from headgate.rules.users import User
 
 if TYPE_CHECKING:
     from headgate.limiter.slot_records import SlotUse
+    from headgate.rules.users import User
 
 ONE: Final = (1,)  # the costs of a request with one limit
 _new: Final[Any] = tuple.__new__  # async only: makes a named tuple in half the time of calling its class

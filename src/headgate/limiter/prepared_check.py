@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from headgate.core.check import Block, Extras, Group, Penalty
@@ -15,8 +15,10 @@ from headgate.rules.facts import FactNames
 from headgate.rules.penalties import IDENTITIES
 from headgate.rules.plan import RulePlan
 from headgate.rules.snapshot import Snapshot
-from headgate.rules.users import User
 from headgate.stores.program import group_of
+
+if TYPE_CHECKING:
+    from headgate.rules.users import User
 
 Subject = str | int | UUID
 NO_SUBJECT: Final[Any] = object()  # for a request without a subject, because None is a mistake

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum, auto
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from headgate.rules.users import User
+if TYPE_CHECKING:
+    from headgate.rules.users import User
 
 
 class _Unknown(Enum):

@@ -10,13 +10,12 @@ bounded, and are discarded with the snapshot.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from headgate.core.check import Check
 from headgate.core.clock import Clock
 from headgate.core.quota import CONCURRENCY, Quota, duration_text
 from headgate.rules.directory import UNKNOWN, Directory, Listed, Unknown
-from headgate.rules.exemptions import Exempt, Exemption
 from headgate.rules.facts import FactNames, UnitNames
 from headgate.rules.matcher import Matcher, Shelf, applying
 from headgate.rules.path import normal_path
@@ -33,7 +32,10 @@ from headgate.rules.plan import (
 )
 from headgate.rules.recent import Recent
 from headgate.rules.rule import FailureMode, Rule
-from headgate.rules.users import User, misfit
+
+if TYPE_CHECKING:
+    from headgate.rules.exemptions import Exempt, Exemption
+    from headgate.rules.users import User
 
 MIN_REMEMBERED: Final = 4_096  # paths and plans; if there are more rules, as many as rules
 MAX_PLANS: Final = 64  # for one user with overrides
@@ -92,7 +94,11 @@ class Planner:
         self.unmatched: UnmatchedRequests = UnmatchedRequests(unmatched, before)
         self._default_tier = default_tier
         self._failure_mode = failure_mode
-        self._exempt = Exempt(exemptions) if exemptions else None
+        self._exempt: Exempt | None = None
+        if exemptions:
+            from headgate.rules.exemptions import Exempt  # noqa: PLC0415 - most rules have none
+
+            self._exempt = Exempt(exemptions)
         self._directory = directory
         self._by_id = {rule.id: rule for rule in rules}
         self._calendars = [rule for rule in rules if rule.quota.calendar is not None and "user" in rule.facts]
@@ -308,6 +314,8 @@ def _overriding(user: User, rules: Mapping[str, Rule], calendars: Sequence[Rule]
     An override that fits no rule of the snapshot is ignored: the directory may be newer or older than the snapshot. A
     user with an anchor has separate quotas for all `calendars` whose periods accept that anchor.
     """
+    from headgate.rules.users import misfit  # noqa: PLC0415 - users with overrides have loaded it
+
     worked_out = {}
     for one in () if user.anchor is None else calendars:
         anchored = one.quota.with_anchor(user.anchor)

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import KW_ONLY, InitVar, dataclass, field
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from headgate.core.check import Check, Terms
 from headgate.core.clock import Clock
 from headgate.errors import InvalidRule, Problem
 from headgate.rules import fields
 from headgate.rules.directory import UNKNOWN, Directory, Listed, Unknown
-from headgate.rules.exemptions import Exemption
 from headgate.rules.facts import FactNames
-from headgate.rules.networks import Proxy, proxy
 from headgate.rules.penalties import Penalties
 from headgate.rules.plan import Facts, RulePlan, template_of
 from headgate.rules.planner import Planner
 from headgate.rules.rule import FailureMode, Rule, Spread, unspreadable
-from headgate.rules.users import Tier, User, misfit
+
+if TYPE_CHECKING:
+    from headgate.rules.exemptions import Exemption
+    from headgate.rules.networks import Proxy
+    from headgate.rules.users import Tier, User
 
 Unmatched = Literal["allow", "refuse"]
 HeaderStyle = Literal["both", "ietf", "x", "off"]  # the header fields of responses
@@ -204,7 +206,14 @@ class Snapshot:
             if rule.shards > 1:
                 message = "cannot be above 1 while penalties are enabled: a shard's refusal would count as a violation"
                 yield Problem(f"rule {rule.id!r}", "shards", message)
-        rules = {rule.id: rule for rule in self.rules} if self.users else {}
+        if self.users:
+            yield from self._misfits()
+
+    def _misfits(self) -> Iterator[Problem]:
+        """Yield the overrides that do not fit their rules."""
+        from headgate.rules.users import misfit  # noqa: PLC0415 - users have loaded it
+
+        rules = {rule.id: rule for rule in self.rules}
         for user in self.users:
             yield from _twice(f"user {user.id!r}: override of rule", "rule", [one.rule for one in user.overrides])
             for override in user.overrides:
@@ -228,11 +237,17 @@ def _twice(what: str, name: str, ids: list[str]) -> Iterator[Problem]:
             yield Problem(f"{what} {one!r}", name, f"used {len(found)} times (numbers {numbers}); each needs its own")
 
 
+def _proxy(value: Any) -> Proxy:
+    from headgate.rules.networks import proxy  # noqa: PLC0415 - most limiters trust no proxy
+
+    return proxy(value)
+
+
 _CHECKS: Final[dict[str, fields.Check]] = {
     "enabled": fields.flag,
     "default_tier": fields.optional(fields.name),
     "failure_mode": fields.optional(fields.failure_mode),
-    "trusted_proxies": fields.several(proxy, "networks"),
+    "trusted_proxies": fields.several(_proxy, "networks"),
     "trusted_proxy_depth": fields.whole(1, 100),
     "warning_at": fields.optional(fields.whole(1, 100)),
     "warning_until": fields.optional(fields.whole(1, 100)),

@@ -9,7 +9,6 @@ from time import time_ns
 from typing import Any, Final, cast
 
 from headgate.algorithms import concurrency, held
-from headgate.algorithms.force import FORCES
 from headgate.core.check import (
     IDEMPOTENCY_US,
     NOT_WAITING,
@@ -276,6 +275,8 @@ class MemoryStore:
         return were_held
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
+        from headgate.algorithms.force import FORCES  # noqa: PLC0415 - only corrections of a charge need it
+
         now, given = self._now(), []
         with self.lock:
             for charge in refunds:
