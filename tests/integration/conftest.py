@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.limiters import Open
+from tests.integration.lossy import Lossy, behind_proxies
 from tests.proxy import Proxy
 from tests.servers import Server, default_binary
+from tests.topologies import Cluster
 
 
 @pytest.fixture(params=["Limiter", "AsyncLimiter"])
@@ -17,6 +19,13 @@ def open_limiter(request: pytest.FixtureRequest) -> Iterator[Open]:
     opened = Open(request.param)
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="module")
+def lossy_cluster() -> Iterator[tuple[Cluster, list[Lossy]]]:
+    """A cluster whose servers are reached through proxies."""
+    with behind_proxies() as servers:
+        yield servers
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from itertools import count
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,10 +13,9 @@ import redis
 from headgate import AsyncLimiter, Limiter, Rule
 from headgate.testing import FakeClock
 from tests.integration.limiters import calm
-from tests.proxy import Proxy
+from tests.integration.lossy import Lossy
 from tests.servers import Server
 from tests.topologies import Cluster, SentinelTrio
-from tests.waiting import until
 
 LIMIT = 1_000_000
 START = 1_700_000_040
@@ -113,18 +110,6 @@ def test_what_expired_is_given_back_even_if_the_caller_is_cancelled(store: str) 
     assert asyncio.run(scenario()) == nothing(ONE_SLOT)
 
 
-class Lossy(Proxy):
-    """Loses every so many replies, and with each its connection. What was asked has been done."""
-
-    def __init__(self, port: int) -> None:
-        super().__init__(port)
-        self.every = 0
-        self._count = count(1)
-
-    def loses(self) -> bool:
-        return self.every > 0 and next(self._count) % self.every == 0
-
-
 def leave_behind(
     kind: type[Any], rules: list[Rule], url: str, clock: FakeClock, proxies: list[Lossy], every: int
 ) -> int:
@@ -217,26 +202,6 @@ def test_whatever_is_cut_there_is_a_record_of_every_charge(
 
     with Lossy(redis_server.port) as proxy, Limiter(WHOLE, store=redis_url) as limiter:
         asyncio.run(reserve())
-
-
-@pytest.fixture(scope="module")
-def lossy_cluster() -> Iterator[tuple[Cluster, list[Lossy]]]:
-    """A cluster whose servers are reached through proxies."""
-    with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster())
-        proxies = [stack.enter_context(Lossy(server.port)) for server in cluster.masters]
-        ports = {proxy.port for proxy in proxies}
-        for server, proxy in zip(cluster.masters, proxies, strict=True):
-            with redis.Redis(port=server.port) as client:
-                client.config_set("cluster-announce-port", proxy.port)
-
-        def announced() -> bool:
-            with redis.Redis(port=cluster.masters[0].port) as client:
-                slots: Any = client.execute_command("CLUSTER", "SLOTS")
-            return {row[2][1] for row in slots} == ports
-
-        until(announced, "all servers are known by the ports of their proxies")
-        yield cluster, proxies
 
 
 @pytest.mark.parametrize("kind", [pytest.param(Limiter, marks=pytest.mark.extended), AsyncLimiter])

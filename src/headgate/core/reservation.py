@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
@@ -47,13 +47,24 @@ class Status(Enum):
     OPEN = 0
     OVERDUE = 1  # expired, but its charge was not refunded yet: the claimer must refund it
     LATE = 2  # expired and refunded
+    EXPIRING = 3  # expired, and claimed to be refunded
 
 
 class Claim(NamedTuple):
-    """A reservation taken out of a store. A store gives it out once."""
+    """A reservation that one caller may settle: taken out of a store, or claimed until it is settled."""
 
     record: str
     status: Status
+    reservation_id: str = ""
+    cost: Cost = 0  # to settle it with
+    text: str = ""  # the claim as the store keeps it
+
+
+class ExpiredClaims(NamedTuple):
+    """Reservations that expired, and claims that were not settled in time; and the time until the next one expires."""
+
+    claims: Sequence[Claim]
+    next_us: int | None  # None: no reservation is left
 
 
 class Expired(NamedTuple):
@@ -88,6 +99,13 @@ class Adjustments(NamedTuple):
 
     refunds: tuple[Charge, ...] = ()
     surcharges: tuple[Check, ...] = ()
+
+
+class ClaimedAdjustments(NamedTuple):
+    """The changes that settle a claimed reservation."""
+
+    claim: Claim
+    adjustments: Adjustments
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +257,7 @@ class Record(NamedTuple):
             actual = min(MAX_INT, factor * amount_spent(cost, one.unit, amount_of(self.cost, one.unit)))
             back, more = max(0, check.cost - actual), max(0, actual - check.cost)
             if status is not Status.OPEN:
-                back, more = check.cost if status is Status.OVERDUE else 0, actual
+                back, more = 0 if status is Status.LATE else check.cost, actual
             closes = status is not Status.LATE and check.reservation and check.quota.algorithm in BUCKETS
             for part in parts or (charge,):
                 given = min(back, part.check.cost)
@@ -258,11 +276,9 @@ class Settling(NamedTuple):
     adjustments: Adjustments
     factors: Mapping[str, int] = MappingProxyType({})  # what 1 of its unit costs by each rule
 
-    def conclude(self, given: Sequence[int] | None) -> Settlement:
-        """Return the settlement after the store refunded `given`, by refund. None: assume that all was refunded."""
+    def conclude(self, given: Sequence[int]) -> Settlement:
+        """Return the settlement after the store refunded `given`, by refund."""
         settlement, (refunds, _), factors = self
-        if given is None:
-            given = [charge.check.cost for charge in refunds]
         by_rule: dict[tuple[str, str], int] = {}
         for charge, back in zip(refunds, given, strict=True):
             key = (charge.check.refusal.unit, charge.check.rule)
@@ -315,11 +331,6 @@ def charges_of(
             parts = outcome.charges if isinstance(outcome, OutcomeOf) else ()
             reserved.append(ReservedLimit(Charge(check, at_us, outcome.reset_us), factor, parts))
     return tuple(reserved)
-
-
-def refunds_of(records: Iterable[Record]) -> tuple[Charge, ...]:
-    """Return the charges to undo for reservations that expired."""
-    return tuple(charge for record in records for charge in record.adjustments_at(0).refunds)
 
 
 def ttl_us(seconds: float) -> int:

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from headgate.core.cost import Cost, cost_of_units
 from headgate.core.decision import Decision
-from headgate.core.reservation import PENDING_US, Record, Settlement, Settling, new_id
+from headgate.core.reservation import (
+    PENDING_US,
+    Claim,
+    ClaimedAdjustments,
+    Record,
+    Settlement,
+    Settling,
+    Status,
+    new_id,
+)
 from headgate.errors import StoreError
 from headgate.features.async_steps import run_async
 from headgate.features.shards.async_sharded_store import AsyncShardedStore
 from headgate.limiter.async_execution import decide_async
+from headgate.limiter.async_taking import AsyncTakingStore
 from headgate.limiter.engine import Engine
 from headgate.limiter.prepared_check import PreparedCheck
 from headgate.limiter.reservation_records import (
     MAX_ROUNDS,
     Due,
     ReservationState,
-    expiring,
     log_unanswered,
     log_unrenewed,
     log_unsettled,
@@ -31,7 +40,7 @@ from headgate.limiter.reservation_records import (
     settling,
     with_receipt,
 )
-from headgate.stores.protocol import AsyncAtomicReservingStore, AsyncReservingStore
+from headgate.stores.protocol import AsyncAtomicReservingStore, AsyncReservingStore, AsyncSettlingStore
 
 if TYPE_CHECKING:
     from headgate.limiter.async_limiter import AsyncLimiter
@@ -112,6 +121,9 @@ class AsyncReservations:
         self._sharding = store
         self._reserving = store if isinstance(store, AsyncReservingStore) else None
         self._atomic = store if isinstance(store, AsyncAtomicReservingStore) else None
+        self._settling: AsyncSettlingStore | AsyncTakingStore = (
+            store if isinstance(store, AsyncSettlingStore) else AsyncTakingStore(store)
+        )
         self._engine = engine
         self._unanswered: dict[str, int] = {}  # reservations that may have been made, and when to refund them
         self._under_way: set[asyncio.Task[Any]] = set()  # async only
@@ -226,12 +238,32 @@ class AsyncReservations:
         return await asyncio.shield(self.start(self._settle(store, reservation_id, cost)))  # async only
 
     async def _settle(self, store: AsyncReservingStore, reservation_id: str, cost: Cost) -> Settlement:
-        await self.look()
+        due = await self.look()
         try:
-            found: Settling = await run_async(settling(await store.take_reservation(reservation_id), cost), store.check)
-            return found.conclude(await store.adjust(*found.adjustments))
+            claim = await self._claim(store, reservation_id, cost)
+            if claim is None:
+                return Settlement("gone", cost)
+            (settlement,) = await self._apply(store, [claim])
         except StoreError as error:
+            due.expires(self._engine.clock.now_us(), PENDING_US)  # if it was claimed, the claim expires then
             return log_unsettled(error, reservation_id, cost)
+        return settlement
+
+    async def _claim(self, store: AsyncReservingStore, reservation_id: str, cost: Cost) -> Claim | None:
+        """Claim a reservation, to settle it at `cost`. One that is expiring expires first."""
+        claim = await self._settling.claim_reservation(reservation_id, cost)
+        if claim is not None and claim.status is Status.EXPIRING:
+            await self._apply(store, [claim])
+            claim = await self._settling.claim_reservation(reservation_id, cost)
+        return claim
+
+    async def _apply(self, store: AsyncReservingStore, claims: Sequence[Claim]) -> list[Settlement]:
+        """Settle what was claimed."""
+        found: list[Settling] = await run_async(settling(claims), store.check)
+        given = await self._settling.settle(
+            [ClaimedAdjustments(claim, one.adjustments) for claim, one in zip(claims, found, strict=True)]
+        )
+        return [one.conclude(back) for one, back in zip(found, given, strict=True)]
 
     async def look(self) -> Due:
         """Refund expired reservations, if it is time to look for them."""
@@ -250,22 +282,24 @@ class AsyncReservations:
             await asyncio.shield(self.start(self._give_back(due)))  # async only
 
     async def _give_back(self, due: Due) -> None:
-        """Take out expired reservations and refund them.
+        """Refund expired reservations, and complete settlements that were cut off.
 
-        With asyncio, it completes even if the caller is cancelled: only this caller knows what was taken out.
+        With asyncio, it completes even if the caller is cancelled: of most stores, only this caller knows what was
+        taken out.
         """
         now_us, store = self._engine.clock.now_us(), self.store
         due.looking(now_us)
         try:
             for _ in range(MAX_ROUNDS):
-                records, next_us = await store.expire()
-                if records:
-                    await store.adjust(await run_async(expiring(records), store.check))
+                claims, next_us = await self._settling.claim_expired()
+                if claims:
+                    await self._apply(store, claims)
                 if next_us != 0:
                     break
             for name in [name for name, at_us in self._unanswered.items() if at_us <= now_us]:
-                found = await run_async(settling(await store.take_reservation(name), 0), store.check)
-                await store.adjust(*found.adjustments)
+                claim = await self._claim(store, name, 0)
+                if claim is not None:
+                    await self._apply(store, [claim])
                 self._unanswered.pop(name, None)
         except StoreError as error:
             due.note_failure(now_us, error)

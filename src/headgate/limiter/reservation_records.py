@@ -9,7 +9,7 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from headgate.core.check import Answer, Charge, Extras, Group
+from headgate.core.check import Answer, Extras, Group
 from headgate.core.cost import REQUESTS, Cost, cost_text, divide_cost, total_of
 from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
@@ -24,7 +24,6 @@ from headgate.core.reservation import (
     Status,
     charges_of,
     receipt_of,
-    refunds_of,
 )
 from headgate.errors import InvalidCheck, StoreError, StoreUnavailable
 from headgate.limiter.prepared_check import PreparedCheck
@@ -216,30 +215,36 @@ def correction(decision: Decision, cost: Cost) -> Adjustments:
     return record.adjustments_at(cost)
 
 
-def settling(claim: Claim | None, cost: Cost) -> Finding[Settling]:
-    """Turn a claim into a settlement, and return the changes for the store."""
-    if claim is None:
-        return Settling(Settlement("gone", cost), Adjustments())
-    record = Record.decode(claim.record)
-    if claim.status is not Status.LATE:
-        (record,) = yield from _complete_records([record])
-    reason: Any = "settled" if claim.status is Status.OPEN else "late"
+def settling(claims: Sequence[Claim]) -> Finding[list[Settling]]:
+    """Turn claims into settlements, with the changes for the store."""
+    records = yield from _complete_records(claims)
+    return [_settling(claim, record) for claim, record in zip(claims, records, strict=True)]
+
+
+def _settling(claim: Claim, record: Record) -> Settling:
+    status, cost = claim.status, claim.cost
+    reason: Any = "settled" if status is Status.OPEN else "late"
     factors = {reserved.charge.check.rule: reserved.factor for reserved in record.reserved}
-    return Settling(Settlement(reason, cost, record.cost), record.adjustments_at(cost, claim.status), factors)
+    return Settling(Settlement(reason, cost, record.cost), record.adjustments_at(cost, status), factors)
 
 
-def expiring(records: Sequence[str]) -> Finding[tuple[Charge, ...]]:
-    """Return the charges to undo for expired reservations."""
-    return refunds_of((yield from _complete_records([Record.decode(text) for text in records])))
+def _complete_records(claims: Sequence[Claim]) -> Finding[list[Record]]:
+    """Find out what pending records charged. Yields groups for the store, and receives its answers.
 
-
-def _complete_records(records: list[Record]) -> Finding[list[Record]]:
-    """Find out what pending records charged. Yields groups for the store, and receives its answers."""
-    pending = [record for record in records if record.pending]
-    if not pending:
+    What late ones charged was refunded, so it does not matter.
+    """
+    records = [Record.decode(claim.record) for claim in claims]
+    unknown = [
+        bool(record.pending) and claim.status is not Status.LATE for claim, record in zip(claims, records, strict=True)
+    ]
+    if not any(unknown):
         return records
-    answers = iter((yield [record.group for record in pending]))
-    return [record.complete(next(answers)) if record.pending else record for record in records]
+    groups = [record.group for record, is_unknown in zip(records, unknown, strict=True) if is_unknown]
+    answers = iter((yield groups))
+    return [
+        record.complete(next(answers)) if is_unknown else record
+        for record, is_unknown in zip(records, unknown, strict=True)
+    ]
 
 
 def log_unsettled(error: StoreError, reservation_id: str, cost: Cost) -> Settlement:

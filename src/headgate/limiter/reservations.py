@@ -3,12 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from headgate.core.cost import Cost, cost_of_units
 from headgate.core.decision import Decision
-from headgate.core.reservation import PENDING_US, Record, Settlement, Settling, new_id
+from headgate.core.reservation import (
+    PENDING_US,
+    Claim,
+    ClaimedAdjustments,
+    Record,
+    Settlement,
+    Settling,
+    Status,
+    new_id,
+)
 from headgate.errors import StoreError
 from headgate.features.shards.sharded_store import ShardedStore
 from headgate.features.steps import run
@@ -19,7 +29,6 @@ from headgate.limiter.reservation_records import (
     MAX_ROUNDS,
     Due,
     ReservationState,
-    expiring,
     log_unanswered,
     log_unrenewed,
     log_unsettled,
@@ -30,7 +39,8 @@ from headgate.limiter.reservation_records import (
     settling,
     with_receipt,
 )
-from headgate.stores.protocol import AtomicReservingStore, ReservingStore
+from headgate.limiter.taking import TakingStore
+from headgate.stores.protocol import AtomicReservingStore, ReservingStore, SettlingStore
 
 if TYPE_CHECKING:
     from headgate.limiter.limiter import Limiter
@@ -106,6 +116,7 @@ class Reservations:
         self._sharding = store
         self._reserving = store if isinstance(store, ReservingStore) else None
         self._atomic = store if isinstance(store, AtomicReservingStore) else None
+        self._settling: SettlingStore | TakingStore = store if isinstance(store, SettlingStore) else TakingStore(store)
         self._engine = engine
         self._unanswered: dict[str, int] = {}  # reservations that may have been made, and when to refund them
 
@@ -203,12 +214,32 @@ class Reservations:
         return self._settle(store, reservation_id, cost)
 
     def _settle(self, store: ReservingStore, reservation_id: str, cost: Cost) -> Settlement:
-        self.look()
+        due = self.look()
         try:
-            found: Settling = run(settling(store.take_reservation(reservation_id), cost), store.check)
-            return found.conclude(store.adjust(*found.adjustments))
+            claim = self._claim(store, reservation_id, cost)
+            if claim is None:
+                return Settlement("gone", cost)
+            (settlement,) = self._apply(store, [claim])
         except StoreError as error:
+            due.expires(self._engine.clock.now_us(), PENDING_US)  # if it was claimed, the claim expires then
             return log_unsettled(error, reservation_id, cost)
+        return settlement
+
+    def _claim(self, store: ReservingStore, reservation_id: str, cost: Cost) -> Claim | None:
+        """Claim a reservation, to settle it at `cost`. One that is expiring expires first."""
+        claim = self._settling.claim_reservation(reservation_id, cost)
+        if claim is not None and claim.status is Status.EXPIRING:
+            self._apply(store, [claim])
+            claim = self._settling.claim_reservation(reservation_id, cost)
+        return claim
+
+    def _apply(self, store: ReservingStore, claims: Sequence[Claim]) -> list[Settlement]:
+        """Settle what was claimed."""
+        found: list[Settling] = run(settling(claims), store.check)
+        given = self._settling.settle(
+            [ClaimedAdjustments(claim, one.adjustments) for claim, one in zip(claims, found, strict=True)]
+        )
+        return [one.conclude(back) for one, back in zip(found, given, strict=True)]
 
     def look(self) -> Due:
         """Refund expired reservations, if it is time to look for them."""
@@ -225,19 +256,20 @@ class Reservations:
             self._give_back(due)
 
     def _give_back(self, due: Due) -> None:
-        """Take out expired reservations and refund them."""
+        """Refund expired reservations, and complete settlements that were cut off."""
         now_us, store = self._engine.clock.now_us(), self.store
         due.looking(now_us)
         try:
             for _ in range(MAX_ROUNDS):
-                records, next_us = store.expire()
-                if records:
-                    store.adjust(run(expiring(records), store.check))
+                claims, next_us = self._settling.claim_expired()
+                if claims:
+                    self._apply(store, claims)
                 if next_us != 0:
                     break
             for name in [name for name, at_us in self._unanswered.items() if at_us <= now_us]:
-                found = run(settling(store.take_reservation(name), 0), store.check)
-                store.adjust(*found.adjustments)
+                claim = self._claim(store, name, 0)
+                if claim is not None:
+                    self._apply(store, [claim])
                 self._unanswered.pop(name, None)
         except StoreError as error:
             due.note_failure(now_us, error)

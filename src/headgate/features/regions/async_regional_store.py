@@ -13,7 +13,7 @@ from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
 from headgate.core.reading import WarningStates
-from headgate.core.reservation import Claim, Expired, Record, ReservationAnswer
+from headgate.core.reservation import Claim, ClaimedAdjustments, Expired, Record, ReservationAnswer
 from headgate.errors import StoreError
 from headgate.features.regions.duty_worker import AsyncDutyWorkers
 from headgate.features.regions.link import HERE, Duty, Steps, StoreCall
@@ -30,6 +30,7 @@ from headgate.stores.protocol import (
     AsyncHeartbeatStore,
     AsyncPeerStore,
     AsyncReservingStore,
+    AsyncSettlingStore,
     AsyncStore,
 )
 from headgate.stores.urls import open_async_store
@@ -45,7 +46,10 @@ class AsyncRegionalStore:
     With asyncio, it belongs to the event loop in which it is first used.
     """
 
-    record_heartbeat: Any  # set if this region's store has it
+    # Set if this region's store has them.
+    record_heartbeat: Any
+    claim_reservation: Any
+    claim_expired: Any
 
     def __init__(
         self, region: Region, store: AsyncStore, holder: Holder, clock: Clock | None, failure_mode: FailureMode
@@ -53,6 +57,8 @@ class AsyncRegionalStore:
         self._here = _peer_of(store, region.name)
         if isinstance(store, AsyncHeartbeatStore):
             self.record_heartbeat = store.record_heartbeat
+        if isinstance(store, AsyncSettlingStore):
+            self.claim_reservation, self.claim_expired = store.claim_reservation, store.claim_expired
         self._clock = clock
         self._opened: list[AsyncStore] = []
         self._stores: dict[str, AsyncPeerStore] = {HERE: self._here, region.name: self._here}
@@ -157,6 +163,9 @@ class AsyncRegionalStore:
 
     async def expire(self) -> Expired:
         return await self._reserving_store().expire()
+
+    async def settle(self, settled: Sequence[ClaimedAdjustments]) -> Sequence[Sequence[int]]:
+        return await self._run(self._router.settle(settled))
 
     def status(self) -> RegionStatus:
         return self._router.status()

@@ -13,7 +13,7 @@ from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
 from headgate.core.reading import WarningStates
-from headgate.core.reservation import Claim, Expired, Record, ReservationAnswer
+from headgate.core.reservation import Claim, ClaimedAdjustments, Expired, Record, ReservationAnswer
 from headgate.errors import StoreError
 from headgate.features.regions.duty_worker import DutyWorkers
 from headgate.features.regions.link import HERE, Duty, Steps, StoreCall
@@ -29,6 +29,7 @@ from headgate.stores.protocol import (
     HeartbeatStore,
     PeerStore,
     ReservingStore,
+    SettlingStore,
     Store,
 )
 from headgate.stores.urls import open_store
@@ -42,7 +43,10 @@ class RegionalStore:
     With a `clock`, which a test advances, nothing runs in the background: work that is due is done before a check.
     """
 
-    record_heartbeat: Any  # set if this region's store has it
+    # Set if this region's store has them.
+    record_heartbeat: Any
+    claim_reservation: Any
+    claim_expired: Any
 
     def __init__(
         self, region: Region, store: Store, holder: Holder, clock: Clock | None, failure_mode: FailureMode
@@ -50,6 +54,8 @@ class RegionalStore:
         self._here = _peer_of(store, region.name)
         if isinstance(store, HeartbeatStore):
             self.record_heartbeat = store.record_heartbeat
+        if isinstance(store, SettlingStore):
+            self.claim_reservation, self.claim_expired = store.claim_reservation, store.claim_expired
         self._clock = clock
         self._opened: list[Store] = []
         self._stores: dict[str, PeerStore] = {HERE: self._here, region.name: self._here}
@@ -154,6 +160,9 @@ class RegionalStore:
 
     def expire(self) -> Expired:
         return self._reserving_store().expire()
+
+    def settle(self, settled: Sequence[ClaimedAdjustments]) -> Sequence[Sequence[int]]:
+        return self._run(self._router.settle(settled))
 
     def status(self) -> RegionStatus:
         return self._router.status()

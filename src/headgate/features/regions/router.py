@@ -26,11 +26,13 @@ from headgate.core.check import (
 )
 from headgate.core.clock import Clock
 from headgate.core.quota import BUCKETS, Quota
+from headgate.core.reservation import ClaimedAdjustments
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.features.regions.counts import Counts
 from headgate.features.regions.division import by_weight
 from headgate.features.regions.link import HERE, Duty, Link, Steps, StoreCall
 from headgate.features.regions.region import Region, RegionStatus
+from headgate.features.regions.regional_settlement import settle_by_region
 from headgate.features.regions.routed_group import (
     RoutedGroup,
     call_all,
@@ -183,6 +185,10 @@ class Router:
             if units is not None:
                 given.update(zip(map(id, some), units, strict=True))
         return [given[id(charge)] for charge in charges] if len(given) == len(charges) else None
+
+    def settle(self, settled: Sequence[ClaimedAdjustments]) -> Steps[list[list[int]]]:
+        """Settle claimed reservations: see `settle_by_region`."""
+        return settle_by_region(settled, lambda check: self._home(check) == HERE, self.refund)
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Any]) -> Steps[None]:
         """Reset keys in every region that has them. Raises the first `StoreError`."""

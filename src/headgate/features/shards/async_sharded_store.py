@@ -10,6 +10,7 @@ from headgate.core.check import Answer, Charge, Check, Client, Extras, Group
 from headgate.core.decision import Decision
 from headgate.core.plan import Plan
 from headgate.core.reading import WarningStates
+from headgate.core.reservation import Adjustments, ClaimedAdjustments
 from headgate.errors import StoreUnavailable
 from headgate.features.async_steps import run_async
 from headgate.features.shards.groups import checks_everywhere, decide, lay_out_surcharges
@@ -20,6 +21,7 @@ from headgate.stores.protocol import (
     AsyncCompilingStore,
     AsyncHeartbeatStore,
     AsyncReservingStore,
+    AsyncSettlingStore,
     AsyncStore,
 )
 
@@ -39,6 +41,9 @@ class AsyncShardedStore:
     take_reservation: Any
     expire: Any
     adjust: Any
+    claim_reservation: Any
+    claim_expired: Any
+    settle: Any
     record_heartbeat: Any
 
     def __init__(self, store: AsyncStore, home: Home | None = None) -> None:
@@ -56,6 +61,9 @@ class AsyncShardedStore:
         if isinstance(store, AsyncAtomicReservingStore):
             self.new_reservation_id = partial(_new_reservation_id_async, store, home)
             self.reserve = store.reserve
+        if isinstance(store, AsyncSettlingStore):
+            self.claim_reservation, self.claim_expired = store.claim_reservation, store.claim_expired
+            self.settle = partial(_settle_async, store, home)
         if isinstance(store, AsyncHeartbeatStore):
             self.record_heartbeat = store.record_heartbeat
 
@@ -90,6 +98,16 @@ async def _adjust_async(
     store: AsyncReservingStore, home: Home, refunds: Sequence[Charge], more: Sequence[Check] = ()
 ) -> Sequence[int] | None:
     return await store.adjust(refunds, await run_async(lay_out_surcharges(more, home.shards), store.check))
+
+
+async def _settle_async(
+    store: AsyncSettlingStore, home: Home, settled: Sequence[ClaimedAdjustments]
+) -> Sequence[Sequence[int]]:
+    laid_out = []
+    for claim, (refunds, more) in settled:
+        surcharges = await run_async(lay_out_surcharges(more, home.shards), store.check)
+        laid_out.append(ClaimedAdjustments(claim, Adjustments(refunds, tuple(surcharges))))
+    return await store.settle(laid_out)
 
 
 def _compile_async(store: AsyncStore, home: Home, plan: Plan, states: WarningStates | None = None) -> Program:

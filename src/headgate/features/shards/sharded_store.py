@@ -11,6 +11,7 @@ from headgate.core.check import Answer, Charge, Check, Client, Extras, Group
 from headgate.core.decision import Decision
 from headgate.core.plan import Plan
 from headgate.core.reading import WarningStates
+from headgate.core.reservation import Adjustments, ClaimedAdjustments
 from headgate.errors import StoreUnavailable
 from headgate.features.shards.groups import checks_everywhere, decide, lay_out_surcharges
 from headgate.features.shards.search import Home, checks_of_parts, conclude, is_last, search_of, skip_shard
@@ -21,6 +22,7 @@ from headgate.stores.protocol import (
     CompilingStore,
     HeartbeatStore,
     ReservingStore,
+    SettlingStore,
     Store,
 )
 
@@ -40,6 +42,9 @@ class ShardedStore:
     take_reservation: Any
     expire: Any
     adjust: Any
+    claim_reservation: Any
+    claim_expired: Any
+    settle: Any
     record_heartbeat: Any
 
     def __init__(self, store: Store, home: Home | None = None) -> None:
@@ -57,6 +62,9 @@ class ShardedStore:
         if isinstance(store, AtomicReservingStore):
             self.new_reservation_id = partial(_new_reservation_id, store, home)
             self.reserve = store.reserve
+        if isinstance(store, SettlingStore):
+            self.claim_reservation, self.claim_expired = store.claim_reservation, store.claim_expired
+            self.settle = partial(_settle, store, home)
         if isinstance(store, HeartbeatStore):
             self.record_heartbeat = store.record_heartbeat
 
@@ -91,6 +99,14 @@ def _adjust(
     store: ReservingStore, home: Home, refunds: Sequence[Charge], more: Sequence[Check] = ()
 ) -> Sequence[int] | None:
     return store.adjust(refunds, run(lay_out_surcharges(more, home.shards), store.check))
+
+
+def _settle(store: SettlingStore, home: Home, settled: Sequence[ClaimedAdjustments]) -> Sequence[Sequence[int]]:
+    laid_out = []
+    for claim, (refunds, more) in settled:
+        surcharges = run(lay_out_surcharges(more, home.shards), store.check)
+        laid_out.append(ClaimedAdjustments(claim, Adjustments(refunds, tuple(surcharges))))
+    return store.settle(laid_out)
 
 
 def _compile(store: Store, home: Home, plan: Plan, states: WarningStates | None = None) -> Program:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from headgate.core.check import Charge, Check, Client, Group
-from headgate.core.reservation import Record
+from headgate.core.cost import Cost
+from headgate.core.reservation import ClaimedAdjustments, Record
 from headgate.core.share import Standing
 from headgate.stores.protocol import Counted, LedgerPage, Swap
 from headgate.stores.redis import concurrency, ledger, nodes, reservations, script
@@ -99,6 +100,18 @@ class RedisOperations:
     def expire(self) -> Any:
         """Take out expired reservations."""
         return self._run(self._reservations.expire())
+
+    def claim_reservation(self, reservation_id: str, cost: Cost) -> Any:
+        """Claim a reservation, to settle it at `cost`: a `Claim`, or None."""
+        return self._run(self._reservations.claim(reservation_id, cost))
+
+    def claim_expired(self) -> Any:
+        """Claim expired reservations, and claims that were not settled in time."""
+        return self._run(self._reservations.claim_expired())
+
+    def settle(self, settled: Sequence[ClaimedAdjustments]) -> Any:
+        """Apply the changes of claimed reservations, each once. Returns how much of each refund was given back."""
+        return self._run(self._settle_claims(settled))
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Any:
         """Undo charges, and charge checks even if they do not fit. Returns how much of each refund was given back."""
@@ -189,6 +202,13 @@ class RedisOperations:
         finally:
             self.denials.drop([*(charge.check for charge in refunds), *surcharges])
         return given
+
+    def _settle_claims(self, settled: Sequence[ClaimedAdjustments]) -> Steps[list[Sequence[int]]]:
+        try:
+            return (yield from self._reservations.settle(settled))
+        finally:
+            for _, (refunds, surcharges) in settled:
+                self.denials.drop([*(charge.check for charge in refunds), *surcharges])
 
     def _each_slot(self, verb: str, held: Sequence[Check]) -> Steps[list[bool]]:
         now_us = self._now_us()

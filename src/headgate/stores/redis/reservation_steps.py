@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from headgate.core.check import Answer, Group, Result
-from headgate.core.reservation import PENDING_US, Claim, Expired, Record, ReservationAnswer, new_id
+from headgate.core.check import Answer, Check, Group, Result
+from headgate.core.cost import Cost
+from headgate.core.reservation import (
+    PENDING_US,
+    Claim,
+    ClaimedAdjustments,
+    Expired,
+    ExpiredClaims,
+    Record,
+    ReservationAnswer,
+    new_id,
+)
 from headgate.errors import StoreError
 from headgate.stores.redis import reservation_slots, reservations, script
 from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.reservation_slots import SOON_US, ReservationSlots, ending_of, slot_of_id, tag_of_slot
 from headgate.stores.redis.slot_parts import SlotPart, is_refused, read_answer
 from headgate.stores.redis.slot_planner import SlotPlanner
-from headgate.stores.redis.slots import RESERVATIONS
+from headgate.stores.redis.slots import RESERVATIONS, slot_of_check
 from headgate.stores.redis.steps import SlotStep, Steps, take_one, unwrap
+
+T = TypeVar("T")
+
+
+class SettlementPart(NamedTuple):
+    """The changes of one settlement in one slot."""
+
+    number: int  # of the settlement
+    slot: int
+    section: reservations.Section
+    places: Sequence[int]  # of its refunds, among those of the settlement
+    is_last: bool  # in the slot of the record
 
 
 class ReservationSteps:
@@ -93,52 +115,139 @@ class ReservationSteps:
 
     def take(self, name: str) -> Steps[Claim | None]:
         slot = slot_of_id(name)
-        command = reservations.encode_claim(name, self._now_us(), self._prefix, self._tag(slot))
-        claim = reservations.decode_claim((yield from take_one(self._step(slot, command))))
+        command = reservations.encode_take(name, self._now_us(), self._prefix, self._tag(slot))
+        claim = reservations.decode_take((yield from take_one(self._step(slot, command))))
         self.slots.forget(name)
         return claim
 
     def expire(self) -> Steps[Expired]:
-        """Take out expired reservations: of the slot `{reservations}`, and on a cluster, of two kinds of slots.
+        """Take out expired reservations."""
+        found, next_us = yield from self._search(reservations.encode_expire, reservations.decode_expire)
+        return Expired(tuple(found), next_us)
+
+    def claim(self, name: str, cost: Cost) -> Steps[Claim | None]:
+        slot = slot_of_id(name)
+        command = reservations.encode_claim(name, cost, self._now_us(), self._prefix, self._tag(slot))
+        self._watch(name, PENDING_US)
+        return reservations.decode_claim(name, (yield from take_one(self._step(slot, command))))
+
+    def claim_expired(self) -> Steps[ExpiredClaims]:
+        found, next_us = yield from self._search(reservations.encode_claim_expired, reservations.decode_claim_expired)
+        for claim in found:
+            self._watch(claim.reservation_id, PENDING_US)
+        return ExpiredClaims(found, next_us)
+
+    def settle(self, settled: Sequence[ClaimedAdjustments]) -> Steps[list[Sequence[int]]]:
+        """Apply the changes of claimed reservations, each once. Raises the first `StoreError` after all are done.
+
+        The changes in the slot of the record come last, and take out the reservation in the same step: until then,
+        the others can be repeated, because they leave receipts.
+        """
+        fault: StoreError | None = None
+        failed: set[int] = set()
+        given = [[0] * len(adjustments.refunds) for _, adjustments in settled]
+        parts = [part for index, one in enumerate(settled) for part in self._settlement_parts(index, one)]
+        for is_last in (False, True):
+            by_slot: dict[int, list[SettlementPart]] = {}
+            for part in parts:
+                if part.is_last == is_last and part.number not in failed:
+                    by_slot.setdefault(part.slot, []).append(part)
+            now_us = self._now_us()
+            steps = [
+                self._step(slot, reservations.encode_sections([one.section for one in some], now_us, self._prefix))
+                for slot, some in by_slot.items()
+            ]
+            for some, answer in zip(by_slot.values(), (yield steps) if steps else (), strict=True):
+                if isinstance(answer, StoreError):
+                    fault = fault or answer
+                    failed.update(part.number for part in some)
+                    continue
+                units = iter(answer)
+                for part in some:
+                    for place in part.places:
+                        given[part.number][place] = next(units)
+        for index, (claim, _) in enumerate(settled):
+            if index not in failed:
+                self.slots.forget(claim.reservation_id)
+        if fault is not None:
+            raise fault
+        return list(given)
+
+    def _settlement_parts(self, index: int, settled: ClaimedAdjustments) -> list[SettlementPart]:
+        """Divide the changes of a settlement by slots."""
+        claim, (refunds, surcharges) = settled
+        home = slot_of_id(claim.reservation_id) if self._slotted else RESERVATIONS
+        by_slot: dict[int, tuple[list[int], list[Check]]] = {home: ([], [])}
+        for place, charge in enumerate(refunds):
+            by_slot.setdefault(slot_of_check(charge.check) if self._slotted else home, ([], []))[0].append(place)
+        for check in surcharges:
+            by_slot.setdefault(slot_of_check(check) if self._slotted else home, ([], []))[1].append(check)
+        parts = []
+        for slot, (places, more) in by_slot.items():
+            back = [refunds[place] for place in places]
+            if slot == home:
+                section = reservations.guarded_by_claim(claim, self._tag(home), back, more)
+            else:
+                section = reservations.guarded_by_receipt(claim, back, more)
+            parts.append(SettlementPart(index, slot, section, places, slot == home))
+        return parts
+
+    def _search(
+        self,
+        encode: Callable[[int | None, str, str], script.Command],
+        decode: Callable[[Sequence[Any]], tuple[Sequence[T], int | None]],
+    ) -> Steps[tuple[list[T], int | None]]:
+        """Search for expired reservations: in the slot `{reservations}`, and on a cluster, in two kinds of slots.
 
         These are slots in which this process knows of an expired reservation, and slots that the register hands out,
         because other processes may have left reservations there.
         """
         now_us, own_us = self._now_us(), self._own_us()
+
+        def search(slot: int) -> SlotStep:
+            return self._step(slot, encode(now_us, self._prefix, self._tag(slot)))
+
         if not self._slotted:
-            return reservations.decode_expire((yield from take_one(self._search(RESERVATIONS, now_us))))
+            found, next_us = decode((yield from take_one(search(RESERVATIONS))))
+            return list(found), next_us
         slots = [RESERVATIONS, *self.slots.take_due(own_us)]
         due = SlotStep(RESERVATIONS, command=reservation_slots.encode_due(now_us, self._prefix))
-        handed_out, *answers = yield [due, *(self._search(slot, now_us) for slot in slots)]
+        handed_out, *answers = yield [due, *map(search, slots)]
         if not isinstance(handed_out, StoreError):
             others = [slot for slot in self.slots.read_due(handed_out) if slot not in slots]
             if others:
-                answers += yield [self._search(slot, now_us) for slot in others]
+                answers += yield list(map(search, others))
                 slots += others
-        return self._gather(slots, answers, own_us)
+        return self._gather(slots, answers, decode, own_us)
 
-    def _gather(self, slots: Sequence[int], answers: Sequence[Any], own_us: int) -> Expired:
+    def _gather(
+        self,
+        slots: Sequence[int],
+        answers: Sequence[Any],
+        decode: Callable[[Sequence[Any]], tuple[Sequence[T], int | None]],
+        own_us: int,
+    ) -> tuple[list[T], int | None]:
         """Gather what several slots handed out. The slot of `{reservations}` is the first.
 
         Any other slot that could not be searched, or in which a reservation expires soon, is searched again soon.
         Raises the fault of the first slot if the others handed out nothing.
         """
-        records: list[str] = []
+        found: list[T] = []
         nexts: list[int] = []
         for slot, answer in zip(slots, answers, strict=True):
             again_us: int | None = SOON_US
             if not isinstance(answer, StoreError):
-                some, again_us = reservations.decode_expire(answer)
-                records += some
+                some, again_us = decode(answer)
+                found += some
             if slot == RESERVATIONS:
                 nexts += [] if again_us is None else [again_us]
             elif again_us is not None and again_us <= SOON_US:
                 self.slots.watch_slot(slot, own_us + again_us)
-        if not records:
+        if not found:
             unwrap(answers[0])
         known_us = self.slots.next_us(own_us)
         nexts += [] if known_us is None else [known_us]
-        return Expired(tuple(records), min(nexts, default=None))
+        return found, min(nexts, default=None)
 
     def _register(self, slot: int, ttl_us: int) -> Steps[None]:
         """Register a slot, unless this process has done so lately."""
@@ -147,9 +256,6 @@ class ReservationSteps:
             command = reservation_slots.encode_register(slot, ttl_us, self._now_us(), self._prefix)
             reply = yield from take_one(SlotStep(RESERVATIONS, command=command))
             self.slots.note_registered(slot, own_us, ttl_us, reply)
-
-    def _search(self, slot: int, now_us: int | None) -> SlotStep:
-        return self._step(slot, reservations.encode_expire(now_us, self._prefix, self._tag(slot)))
 
     def _step(self, slot: int, command: script.Command) -> SlotStep:
         return SlotStep(slot if self._slotted else 0, command=command)

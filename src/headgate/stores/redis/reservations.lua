@@ -4,17 +4,25 @@
 --   open     a sorted set: ids of reservations to be settled, scored by expiry
 --   late     a sorted set: ids of expired reservations, scored by the time of deletion
 --   records  a hash: the records by id
+--   claims   a hash: by id, how a reservation is being settled: its status, the time of the claim, and the cost
 -- ARGV
 --   now      microseconds, or empty: the server's own time
 --   verb     hold: id, record, time to live    replies nothing
 --            renew: id, record, time to live   replies 1 if it was open and is replaced, else 0
---            claim: id                         replies record and status (0 open, 1 overdue, 2 late), or nothing
+--            take: id                          replies record and status (0 open, 1 overdue, 2 late), or nothing
 --            expire                            replies the time until the next expires (-1: none), and records
+--            claim: id, cost                   replies record and claim, or nothing
+--            claim_expired                     replies the time as expire does; then ids, records and claims
+--
+-- take and expire take reservations out. claim and claim_expired leave that to adjust.lua, which settles them in the
+-- same step. A claim that is not settled within PENDING expires: claim_expired hands it out again. The status of a
+-- claim by claim_expired is 3 (expiring); claim replies it, too.
 --
 -- Times are in microseconds. The keys live as long as the longest-lived reservation.
 local LATE = 3600000000
+local PENDING = 10000000
 local AT_ONCE = 100
-local open, late, records = KEYS[1], KEYS[2], KEYS[3]
+local open, late, records, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
 local forgotten = call('ZRANGE', late, '-inf', whole(now), 'BYSCORE', 'LIMIT', 0, AT_ONCE)
 for i = 1, #forgotten do
@@ -22,12 +30,36 @@ for i = 1, #forgotten do
   call('HDEL', records, forgotten[i])
 end
 
--- Makes all three keys live at least this long.
+-- Makes all keys live at least this long.
 local function prolong(us)
   local ttl = math.ceil(us / 1000) + slack
-  for i = 1, 3 do
+  for i = 1, #KEYS do
     if call('PTTL', KEYS[i]) < ttl then call('PEXPIRE', KEYS[i], whole(ttl)) end
   end
+end
+
+-- Claims a reservation until it is settled, or the claim expires.
+local function keep_claim(id, claim)
+  call('ZREM', late, id)
+  call('ZADD', open, whole(now + PENDING), id)
+  call('HSET', claims, id, claim)
+  prolong(LATE)
+  return claim
+end
+
+local function status_of(id)
+  local due = call('ZSCORE', open, id)
+  return not due and 2 or tonumber(due) > now and 0 or 1
+end
+
+-- Returns the time until the next reservation expires.
+local function until_next()
+  local next = call('ZRANGE', open, 0, 0, 'WITHSCORES')
+  return next[2] and math.max(0, tonumber(next[2]) - now) or -1
+end
+
+local function expired_ids()
+  return call('ZRANGE', open, '-inf', whole(now), 'BYSCORE', 'LIMIT', 0, AT_ONCE)
 end
 
 local verbs = {}
@@ -40,33 +72,63 @@ function verbs.hold(id, record, ttl)
 end
 
 function verbs.renew(id, record, ttl)
-  if not call('ZSCORE', open, id) then return { 0 } end
+  if not call('ZSCORE', open, id) or call('HGET', claims, id) then return { 0 } end
   verbs.hold(id, record, ttl)
   return { 1 }
 end
 
-function verbs.claim(id)
+function verbs.take(id)
   local record = call('HGET', records, id)
-  if not record then return {} end
-  local due = call('ZSCORE', open, id)
+  if not record or call('HGET', claims, id) then return {} end
+  local status = status_of(id)
   call('ZREM', open, id)
   call('ZREM', late, id)
   call('HDEL', records, id)
-  return { record, not due and 2 or tonumber(due) > now and 0 or 1 }
+  return { record, status }
 end
 
 function verbs.expire()
   local reply = { -1 }
-  local ids = call('ZRANGE', open, '-inf', whole(now), 'BYSCORE', 'LIMIT', 0, AT_ONCE)
+  local ids = expired_ids()
   for i = 1, #ids do
-    call('ZREM', open, ids[i])
-    call('ZADD', late, whole(now + LATE), ids[i])
-    local record = call('HGET', records, ids[i])
-    if record then reply[#reply + 1] = record end
+    if call('HGET', claims, ids[i]) then
+      call('ZADD', open, whole(now + PENDING), ids[i]) -- for claim_expired
+    else
+      call('ZREM', open, ids[i])
+      call('ZADD', late, whole(now + LATE), ids[i])
+      local record = call('HGET', records, ids[i])
+      if record then reply[#reply + 1] = record end
+    end
   end
   if #ids > 0 then prolong(LATE) end
-  local next = call('ZRANGE', open, 0, 0, 'WITHSCORES')
-  if next[2] then reply[1] = math.max(0, tonumber(next[2]) - now) end
+  reply[1] = until_next()
+  return reply
+end
+
+function verbs.claim(id, cost)
+  local record = call('HGET', records, id)
+  if not record then return {} end
+  local claim = call('HGET', claims, id)
+  if not claim then return { record, keep_claim(id, status_of(id) .. ' ' .. whole(now) .. ' ' .. cost) } end
+  return string.sub(claim, 1, 1) == '3' and { record, claim } or {}
+end
+
+function verbs.claim_expired()
+  local reply = { -1 }
+  local ids = expired_ids()
+  for i = 1, #ids do
+    local record = call('HGET', records, ids[i])
+    if record then
+      local claim = call('HGET', claims, ids[i]) or '3 ' .. whole(now) .. ' 0'
+      reply[#reply + 1] = ids[i]
+      reply[#reply + 1] = record
+      reply[#reply + 1] = keep_claim(ids[i], claim)
+    else
+      call('ZREM', open, ids[i])
+      call('HDEL', claims, ids[i])
+    end
+  end
+  reply[1] = until_next()
   return reply
 end
 

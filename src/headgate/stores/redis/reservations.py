@@ -6,16 +6,18 @@ hash tag of the records: see `reservation_slots`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headgate.algorithms import lua
 from headgate.core.check import Charge, Check, Group
-from headgate.core.reservation import Claim, Expired, Status
+from headgate.core.cost import Cost
+from headgate.core.reservation import Claim, Expired, ExpiredClaims, Status
 from headgate.stores.redis import script
 
-NAMES: Final = ("open", "late", "records")
+NAMES: Final = ("open", "late", "records", "claims")
 
 
 def keys_of(tag: str) -> list[str]:
@@ -45,12 +47,35 @@ def encode_renew(name: str, record: str, ttl_us: int, now_us: int | None, prefix
     return _command(prefix, tag, now_us, "renew", name, record, ttl_us)
 
 
-def encode_claim(name: str, now_us: int | None, prefix: str, tag: str) -> script.Command:
-    return _command(prefix, tag, now_us, "claim", name)
+def encode_take(name: str, now_us: int | None, prefix: str, tag: str) -> script.Command:
+    return _command(prefix, tag, now_us, "take", name)
 
 
-def decode_claim(reply: Sequence[Any]) -> Claim | None:
+def decode_take(reply: Sequence[Any]) -> Claim | None:
     return Claim(reply[0].decode(), Status(reply[1])) if reply else None
+
+
+def encode_claim(name: str, cost: Cost, now_us: int | None, prefix: str, tag: str) -> script.Command:
+    text = json.dumps(cost if isinstance(cost, int) else dict(cost), separators=(",", ":"))
+    return _command(prefix, tag, now_us, "claim", name, text)
+
+
+def decode_claim(name: str, reply: Sequence[bytes]) -> Claim | None:
+    if not reply:
+        return None
+    record, text = (part.decode() for part in reply)
+    status, _, cost = text.split(" ", 2)
+    return Claim(record, Status(int(status)), name, json.loads(cost), text)
+
+
+def encode_claim_expired(now_us: int | None, prefix: str, tag: str) -> script.Command:
+    return _command(prefix, tag, now_us, "claim_expired")
+
+
+def decode_claim_expired(reply: Sequence[Any]) -> ExpiredClaims:
+    next_us, *parts = reply
+    found = [decode_claim(parts[at].decode(), parts[at + 1 : at + 3]) for at in range(0, len(parts), 3)]
+    return ExpiredClaims([claim for claim in found if claim is not None], None if next_us < 0 else next_us)
 
 
 def encode_expire(now_us: int | None, prefix: str, tag: str) -> script.Command:
@@ -66,15 +91,46 @@ def encode_adjust(
     refunds: Sequence[Charge], surcharges: Sequence[Check], now_us: int | None, prefix: str
 ) -> script.Command:
     """Return the command that undoes `refunds`, and charges `surcharges` even if they do not fit."""
+    return encode_sections([Section((), ("none",), refunds, surcharges)], now_us, prefix)
+
+
+class Section(NamedTuple):
+    """Changes that adjust.lua applies if their guard allows it."""
+
+    keys: Sequence[str]  # of the guard, without the prefix
+    guard: tuple[script.Argument, ...]  # its name and arguments
+    refunds: Sequence[Charge]
+    surcharges: Sequence[Check]
+
+
+def guarded_by_claim(claim: Claim, tag: str, refunds: Sequence[Charge], surcharges: Sequence[Check]) -> Section:
+    """Return changes that take out the reservation. They are in the slot of its record."""
+    return Section(keys_of(tag), ("claim", claim.reservation_id, claim.text), refunds, surcharges)
+
+
+def guarded_by_receipt(claim: Claim, refunds: Sequence[Charge], surcharges: Sequence[Check]) -> Section:
+    """Return changes in another slot than that of the record. They leave a receipt there."""
+    status, claimed_us, _ = claim.text.split(" ", 2)
+    one = refunds[0].check if refunds else surcharges[0]
+    kind = "expired" if int(status) == Status.EXPIRING.value else "settled"
+    return Section([f"{one.key}:{kind}:{claim.reservation_id}"], ("receipt", claimed_us), refunds, surcharges)
+
+
+def encode_sections(sections: Sequence[Section], now_us: int | None, prefix: str) -> script.Command:
+    """Return the command that applies these sections, in order."""
     keys: list[script.Argument] = []
     arguments: list[script.Argument] = ["" if now_us is None else now_us]
-    for check, at_us, reset_us in (*refunds, *(Charge(check, -1) for check in surcharges)):
-        quota = check.quota
-        key = f"{prefix}:{check.key}"
-        keys += (key, f"{key}:refunds")
-        arguments += (quota.algorithm, quota.limit, quota.window_us, quota.burst, check.cost)
-        arguments += (at_us, reset_us, check.reservation)
-    names = {charge.check.quota.algorithm for charge in refunds} | {check.quota.algorithm for check in surcharges}
+    names = set()
+    for guard_keys, (guard, *others), refunds, surcharges in sections:
+        keys += [f"{prefix}:{key}" for key in guard_keys]
+        arguments += (guard, len(refunds) + len(surcharges), *others)
+        for check, at_us, reset_us in (*refunds, *(Charge(check, -1) for check in surcharges)):
+            quota = check.quota
+            key = f"{prefix}:{check.key}"
+            keys += (key, f"{key}:refunds")
+            arguments += (quota.algorithm, quota.limit, quota.window_us, quota.burst, check.cost)
+            arguments += (at_us, reset_us, check.reservation)
+            names.add(quota.algorithm)
     return ("EVALSHA", _adjust_digest(tuple(sorted(names))), len(keys), *keys, *arguments)
 
 
