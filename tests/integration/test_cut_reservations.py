@@ -144,6 +144,26 @@ def expect_nothing(rules: list[Rule], url: str, clock: FakeClock, recorded: int)
         assert charged(limiter) == nothing(rules)
 
 
+@pytest.mark.parametrize(("verb", "left"), [("give_back", 0), ("correct", COST - 3)])
+def test_a_correction_completes_even_if_the_caller_is_cancelled(store: str, verb: str, left: int) -> None:
+    async def scenario() -> dict[str, int]:
+        async with AsyncLimiter(ONE_SLOT, store=store) as limiter:
+            for steps in range(1, RESERVES // 4):
+                decision = await limiter.check(cost=COST, **ALICE)
+                call = limiter.give_back(decision) if verb == "give_back" else limiter.correct(decision, left)
+                task = asyncio.create_task(call)
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            await limiter._reservations.finish()
+            return {status.rule: LIMIT - status.remaining for status in (await limiter.peek(**ALICE)).limits}
+
+    calls = RESERVES // 4 - 1
+    assert asyncio.run(scenario()) == dict.fromkeys(nothing(ONE_SLOT), calls * left)
+
+
 @pytest.mark.parametrize("every", [2, 3, 5, 7])
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
 def test_nothing_stays_charged_when_replies_are_lost(

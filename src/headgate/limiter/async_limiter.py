@@ -11,7 +11,7 @@ from headgate.core.decision import Decision
 from headgate.core.key import qualified_name
 from headgate.core.quota import Quota
 from headgate.core.reservation import Settlement, checked_id, ttl_us
-from headgate.errors import InvalidCheck, RateLimited, StoreError
+from headgate.errors import InvalidCheck, RateLimited
 from headgate.limiter.async_checks import AsyncChecks
 from headgate.limiter.async_execution import look_up
 from headgate.limiter.prepared_check import NO_SUBJECT, Subject
@@ -275,18 +275,10 @@ class AsyncLimiter(AsyncChecks):
         For a request that something else refuses. Each decision is refunded once, and only for what it charged itself:
         nothing for a peek, a repetition by idempotency key, or a copy. If the store cannot be reached, the charge
         stays.
-        """
-        from headgate.limiter.reservation_records import correction, log_uncorrected  # noqa: PLC0415
 
-        slot: AsyncSlot | None = getattr(decision, "slot", None)
-        if slot is not None:
-            await slot.release()
-        refunds = correction(decision, 0).refunds
-        if refunds:
-            try:
-                await self._store.refund(refunds)
-            except StoreError as error:
-                log_uncorrected(error)
+        With asyncio, it completes even if the caller is cancelled.
+        """
+        await self._reservations.give_back(decision)
 
     async def correct(self, decision: Decision, cost: Cost) -> None:
         """Change what `decision` charged for a request to the actual `cost`.
@@ -294,15 +286,10 @@ class AsyncLimiter(AsyncChecks):
         A higher cost is charged even if it does not fit, as with `settle`. Unlike `settle`, this needs the decision,
         not a record in the store. Only the first call of this or of `give_back` for a decision has an effect, and none
         has if the decision charged nothing itself. If the store cannot be reached, the charge stays.
-        """
-        from headgate.limiter.reservation_records import correction, log_uncorrected  # noqa: PLC0415
 
-        adjustments = correction(decision, checked_cost(cost))
-        if any(adjustments):
-            try:
-                await self._reservations.store.adjust(*adjustments)
-            except StoreError as error:
-                log_uncorrected(error)
+        With asyncio, it completes even if the caller is cancelled.
+        """
+        await self._reservations.correct(decision, checked_cost(cost))
 
     async def ready(self) -> bool:
         """Return True if the store answers. Use it at start, or in a health check. Charges nothing.

@@ -7,10 +7,12 @@ from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
+from headgate.core.check import Charge
 from headgate.core.cost import Cost, cost_of_units
 from headgate.core.decision import Decision
 from headgate.core.reservation import (
     PENDING_US,
+    Adjustments,
     Claim,
     ClaimedAdjustments,
     Record,
@@ -30,7 +32,9 @@ from headgate.limiter.reservation_records import (
     MAX_ROUNDS,
     Due,
     ReservationState,
+    correction,
     log_unanswered,
+    log_uncorrected,
     log_unrenewed,
     log_unsettled,
     no_reservations,
@@ -264,6 +268,42 @@ class AsyncReservations:
             [ClaimedAdjustments(claim, one.adjustments) for claim, one in zip(claims, found, strict=True)]
         )
         return [one.conclude(back) for one, back in zip(found, given, strict=True)]
+
+    async def give_back(self, decision: Decision) -> None:
+        """Refund what a decision charged, and release the slot that it holds.
+
+        With asyncio, it completes even if the caller is cancelled.
+        """
+        slot = getattr(decision, "slot", None)
+        refunds = correction(decision, 0).refunds
+        if slot is not None or refunds:
+            # sync: self._give_back_charges(slot, refunds)
+            await asyncio.shield(self.start(self._give_back_charges(slot, refunds)))  # async only
+
+    async def _give_back_charges(self, slot: Any, refunds: Sequence[Charge]) -> None:
+        if refunds:
+            try:
+                await self._sharding.refund(refunds)
+            except StoreError as error:
+                log_uncorrected(error)
+        if slot is not None:
+            await slot.release()
+
+    async def correct(self, decision: Decision, cost: Cost) -> None:
+        """Change what a decision charged to the actual cost.
+
+        With asyncio, it completes even if the caller is cancelled.
+        """
+        adjustments = correction(decision, cost)
+        if any(adjustments):
+            # sync: self._adjust(adjustments)
+            await asyncio.shield(self.start(self._adjust(adjustments)))  # async only
+
+    async def _adjust(self, adjustments: Adjustments) -> None:
+        try:
+            await self.store.adjust(*adjustments)
+        except StoreError as error:
+            log_uncorrected(error)
 
     async def look(self) -> Due:
         """Refund expired reservations, if it is time to look for them."""

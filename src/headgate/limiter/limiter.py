@@ -11,7 +11,7 @@ from headgate.core.decision import Decision
 from headgate.core.key import qualified_name
 from headgate.core.quota import Quota
 from headgate.core.reservation import Settlement, checked_id, ttl_us
-from headgate.errors import InvalidCheck, RateLimited, StoreError
+from headgate.errors import InvalidCheck, RateLimited
 from headgate.limiter.checks import Checks
 from headgate.limiter.prepared_check import NO_SUBJECT, Subject
 from headgate.limiter.rule_inputs import Rules, is_elsewhere, own_limits
@@ -251,17 +251,7 @@ class Limiter(Checks):
         nothing for a peek, a repetition by idempotency key, or a copy. If the store cannot be reached, the charge
         stays.
         """
-        from headgate.limiter.reservation_records import correction, log_uncorrected  # noqa: PLC0415
-
-        slot: Slot | None = getattr(decision, "slot", None)
-        if slot is not None:
-            slot.release()
-        refunds = correction(decision, 0).refunds
-        if refunds:
-            try:
-                self._store.refund(refunds)
-            except StoreError as error:
-                log_uncorrected(error)
+        self._reservations.give_back(decision)
 
     def correct(self, decision: Decision, cost: Cost) -> None:
         """Change what `decision` charged for a request to the actual `cost`.
@@ -270,14 +260,7 @@ class Limiter(Checks):
         not a record in the store. Only the first call of this or of `give_back` for a decision has an effect, and none
         has if the decision charged nothing itself. If the store cannot be reached, the charge stays.
         """
-        from headgate.limiter.reservation_records import correction, log_uncorrected  # noqa: PLC0415
-
-        adjustments = correction(decision, checked_cost(cost))
-        if any(adjustments):
-            try:
-                self._reservations.store.adjust(*adjustments)
-            except StoreError as error:
-                log_uncorrected(error)
+        self._reservations.correct(decision, checked_cost(cost))
 
     def ready(self) -> bool:
         """Return True if the store answers. Use it at start, or in a health check. Charges nothing.

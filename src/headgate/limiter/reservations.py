@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from headgate.core.check import Charge
 from headgate.core.cost import Cost, cost_of_units
 from headgate.core.decision import Decision
 from headgate.core.reservation import (
     PENDING_US,
+    Adjustments,
     Claim,
     ClaimedAdjustments,
     Record,
@@ -29,7 +31,9 @@ from headgate.limiter.reservation_records import (
     MAX_ROUNDS,
     Due,
     ReservationState,
+    correction,
     log_unanswered,
+    log_uncorrected,
     log_unrenewed,
     log_unsettled,
     no_reservations,
@@ -240,6 +244,34 @@ class Reservations:
             [ClaimedAdjustments(claim, one.adjustments) for claim, one in zip(claims, found, strict=True)]
         )
         return [one.conclude(back) for one, back in zip(found, given, strict=True)]
+
+    def give_back(self, decision: Decision) -> None:
+        """Refund what a decision charged, and release the slot that it holds."""
+        slot = getattr(decision, "slot", None)
+        refunds = correction(decision, 0).refunds
+        if slot is not None or refunds:
+            self._give_back_charges(slot, refunds)
+
+    def _give_back_charges(self, slot: Any, refunds: Sequence[Charge]) -> None:
+        if refunds:
+            try:
+                self._sharding.refund(refunds)
+            except StoreError as error:
+                log_uncorrected(error)
+        if slot is not None:
+            slot.release()
+
+    def correct(self, decision: Decision, cost: Cost) -> None:
+        """Change what a decision charged to the actual cost."""
+        adjustments = correction(decision, cost)
+        if any(adjustments):
+            self._adjust(adjustments)
+
+    def _adjust(self, adjustments: Adjustments) -> None:
+        try:
+            self.store.adjust(*adjustments)
+        except StoreError as error:
+            log_uncorrected(error)
 
     def look(self) -> Due:
         """Refund expired reservations, if it is time to look for them."""
