@@ -30,20 +30,20 @@ for i = 1, #forgotten do
   call('HDEL', records, forgotten[i])
 end
 
--- Makes all keys live at least this long.
-local function prolong(us)
+-- Makes keys live at least this long: all of them, or from the `first` on.
+local function prolong(us, first)
   local ttl = math.ceil(us / 1000) + slack
-  for i = 1, #KEYS do
+  for i = first or 1, #KEYS do
     if call('PTTL', KEYS[i]) < ttl then call('PEXPIRE', KEYS[i], whole(ttl)) end
   end
 end
 
 -- Claims a reservation until it is settled, or the claim expires.
-local function keep_claim(id, claim)
-  call('ZREM', late, id)
+local function keep_claim(id, claim, status)
+  if status == 2 then call('ZREM', late, id) end
   call('ZADD', open, whole(now + PENDING), id)
   call('HSET', claims, id, claim)
-  prolong(LATE)
+  prolong(LATE, status == 0 and 4) -- of one that is open, the other keys live long enough
   return claim
 end
 
@@ -109,7 +109,10 @@ function verbs.claim(id, cost)
   local record = call('HGET', records, id)
   if not record then return {} end
   local claim = call('HGET', claims, id)
-  if not claim then return { record, keep_claim(id, status_of(id) .. ' ' .. whole(now) .. ' ' .. cost) } end
+  if not claim then
+    local status = status_of(id)
+    return { record, keep_claim(id, status .. ' ' .. whole(now) .. ' ' .. cost, status) }
+  end
   return string.sub(claim, 1, 1) == '3' and { record, claim } or {}
 end
 
@@ -122,7 +125,7 @@ function verbs.claim_expired()
       local claim = call('HGET', claims, ids[i]) or '3 ' .. whole(now) .. ' 0'
       reply[#reply + 1] = ids[i]
       reply[#reply + 1] = record
-      reply[#reply + 1] = keep_claim(ids[i], claim)
+      reply[#reply + 1] = keep_claim(ids[i], claim, 3)
     else
       call('ZREM', open, ids[i])
       call('HDEL', claims, ids[i])
