@@ -68,6 +68,7 @@ class Fetch(NamedTuple):
     size: int
     key: str
     sent_us: int = 0  # time of the first call to the store, on the local clock; 0: none yet
+    is_repeated: bool = False  # the answer to an earlier call was lost
 
     @classmethod
     def of(cls, lease: Lease, size: int) -> Fetch:

@@ -198,7 +198,7 @@ class Leases:
         """Ask the store again for all slices whose answer was lost."""
         at_us = self._now_us()
         with self._locked:
-            lost = self._lost.all()
+            lost = self._lost.take_all()
         if lost:
             yield from self._ask([], lost, at_us)
 
@@ -211,8 +211,7 @@ class Leases:
         with self._locked:
             if self._lost:
                 self._strand(self._lost.give_up(at_us))
-                known = {fetch.key for fetch in self._wanted}
-                self._wanted += [fetch for fetch in self._lost.due(at_us) if fetch.key not in known]
+                self._wanted += self._lost.take_due(at_us)
             charges = self._table.tick(at_us)
             wanted = bool(self._wanted)
         if wanted:
@@ -290,12 +289,14 @@ class Leases:
         return answers
 
     def _take_slice(self, fetch: Fetch, result: Answer) -> None:
-        lease, size, _, sent_us = fetch
+        lease, size, _, sent_us, is_repeated = fetch
         if not isinstance(result, Result):  # only one of several servers failed
             self._note_lost(fetch, result)
             return
-        if not self._lost.forget(fetch):
+        if not is_repeated:
             lease.fetching = False
+        elif not self._lost.forget(fetch):
+            return  # it was given up
         outcome = result.outcomes[0]
         if not isinstance(result, RepeatedResult):  # a repeated answer has old figures
             lease.remaining = outcome.remaining
@@ -312,7 +313,7 @@ class Leases:
         """Handle a missing answer. If the slice may have been charged, the store will be asked again."""
         at_us = self._now_us()
         fetch.lease.note_failure(at_us)
-        if may_have_done(error) or self._lost.forget(fetch):
+        if fetch.is_repeated or may_have_done(error):
             self._lost.add(fetch, at_us)
 
     def _strand(self, tokens: int) -> None:

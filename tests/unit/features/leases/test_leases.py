@@ -78,3 +78,60 @@ def test_a_call_that_was_never_made_is_not_counted(error: StoreError | None, cal
     assert leases.status().calls == calls
     leases.note_return([Charge(CHECK, NOW, 0)], error)
     assert leases.status().calls == 2 * calls
+
+
+@pytest.mark.parametrize("last", [None, LOST, NEVER_SENT])
+def test_a_lost_slice_is_held_once_even_if_the_store_is_slow(last: StoreError | None) -> None:
+    """The next look comes before the answer to the call of the last one."""
+    now_us = NOW
+    leases = Leases(lambda: now_us)
+
+    def wanted(error: StoreError | None = None) -> int:
+        nonlocal now_us
+        size = 0
+        while not size:
+            now_us += 3_000
+            size = decide(leases, error)
+        return size
+
+    wanted()
+    size = wanted(LOST)
+    now_us += 900_000  # all other slices are over
+    leases.tend()
+    before = leases.status().fetched
+    calls = []
+    for _ in range(2):
+        now_us += 300_000
+        leases.tend()
+        steps = leases.fetch()
+        if next(steps, None) is not None:
+            calls.append(steps)
+    for steps, error in zip(calls, (None, last), strict=False):
+        answer: Answer = Result(NOW, (Outcome(0, 500_000, 0),))
+        with pytest.raises(StopIteration):
+            steps.send([answer]) if error is None else steps.throw(error)
+    assert leases.status().fetched == before + size
+    assert leases.status().unanswered == 0
+
+
+def test_a_lost_slice_that_was_given_up_is_not_held_when_its_answer_comes() -> None:
+    now_us = NOW
+    leases = Leases(lambda: now_us)
+    while not decide(leases):
+        now_us += 3_000
+    size = 0
+    while not size:
+        now_us += 3_000
+        size = decide(leases, LOST)
+    now_us += 300_000
+    leases.tend()
+    steps = leases.fetch()
+    assert len(next(steps)) == 1
+    now_us += IDEMPOTENCY_US
+    leases.tend()
+    assert leases.status().stranded >= size
+    before = leases.status()
+    with pytest.raises(StopIteration):
+        steps.send([Result(NOW, (Outcome(0, 500_000, 0),))])
+    assert leases.status().outstanding == 0
+    assert (leases.status().fetched, leases.status().stranded) == (before.fetched, before.stranded)
