@@ -57,6 +57,16 @@ def test_a_call_that_its_client_breaks_off_holds_nothing(kind: str) -> None:
         messages.put(None)
 
 
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_calls_that_are_broken_off_behind_another_interceptor_hold_nothing(kind: str) -> None:
+    with client_of(kind, RULES, outer=[Rule(id="rate", quota="1000/minute", dimension="ip")]) as client:
+        for _ in range(20):  # at different times
+            call = client.channel.unary_stream(f"/{SERVICE}/endless")(b"a", timeout=STUCK)
+            assert next(call) == b"a"
+            call.cancel()
+            assert admitted(client)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", ["abort", "abort_in_stream", "fail", "fail_in_stream", "fan", "join"])
 def test_calls_that_end_otherwise_hold_nothing(kind: str, method: str) -> None:

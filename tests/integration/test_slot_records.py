@@ -10,8 +10,10 @@ from typing import Literal
 import pytest
 
 from headgate import AsyncLimiter, Limiter, RateLimited, Rule
+from headgate.http.asgi import RateLimitMiddleware, Receive, Scope, Send
 from headgate.testing import FakeClock
 from tests.servers import Server
+from tests.unit.http.test_asgi import Client, scope_of
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -111,6 +113,36 @@ def test_a_cancelled_release_is_recorded(url: str) -> None:
             status = limiter.slots()
             assert (status.in_use, status.released, status.acquired) == ({"slots": 1}, {"slots": 1}, {"slots": 2})
 
+    asyncio.run(run())
+
+
+def test_a_cancelled_request_releases_the_slots_of_all_its_middleware(url: str) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    async def cancel(task: asyncio.Task[None], turns: int) -> None:
+        """Cancel a request, and again while it releases its slots, as a task group does."""
+        task.cancel()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def run() -> None:
+        client = Client()
+        async with AsyncLimiter(rules, store=url) as outer, AsyncLimiter(rules, store=url) as inner:
+            middleware = RateLimitMiddleware(RateLimitMiddleware(app, limiter=inner), limiter=outer)
+            for turns in range(1, 5):
+                entered.clear()
+                task = asyncio.create_task(middleware(scope_of(), client.receive, client.send))
+                await entered.wait()
+                await cancel(task, turns)
+                await inner.acquire(ip="192.0.2.7", cost=2, wait=5)
+                await inner.reset(ip="192.0.2.7")
+
+    rules = [Rule(id="slots", quota="2 concurrent ttl 1h", dimension="ip")]
+    entered = asyncio.Event()
     asyncio.run(run())
 
 

@@ -54,10 +54,13 @@ class Limits(Generic[L]):
             slot.release()
 
     async def release_async(self) -> None:
-        """Release the request's slots, held with `AsyncLimiter`s."""
-        slots, self.slots = self.slots, []
-        for slot in slots:
-            await slot.release()
+        """Release the request's slots, held with `AsyncLimiter`s: all of them, even if the caller is cancelled."""
+        while self.slots:
+            try:
+                await self.slots.pop().release()
+            except BaseException:
+                await self.release_async()
+                raise
 
     def is_exempt(self, limiter: Limiter | AsyncLimiter) -> bool:
         """Return whether the request is exempt from the limits of `limiter`: by its rules, or by `exempt_when` of the

@@ -98,7 +98,12 @@ class RequestLimiter:
                 if not free or not patience.is_in_time(decision) or not waiter.may_wait(decision.hold):
                     self.limiter.give_back(decision)
                     return refuse_delayed(decision)
-                if not waiter.sleep(decision.hold):
+                try:
+                    stays = waiter.sleep(decision.hold)
+                except BaseException:  # the server interrupts its thread
+                    self.limiter.give_back(decision)
+                    raise
+                if not stays:
                     self.limiter.give_back(decision)
                     return None
         return decision
@@ -183,7 +188,7 @@ class AsyncRequestLimiter:
                     return refuse_delayed(decision)
                 try:
                     stays = await waiter.sleep(decision.hold)
-                except asyncio.CancelledError:
+                except BaseException:  # cancelled, or the client's connection failed
                     await asyncio.shield(self.limiter.give_back(decision))  # anyio cancels this, too
                     raise
                 if not stays:

@@ -170,13 +170,23 @@ Rules = str | Quota | list[Rule]
 
 @contextmanager
 def serving(
-    kind: str, rules: Rules, *, port: int = 0, limiter: Mapping[str, Any] | None = None, **options: Any
+    kind: str,
+    rules: Rules,
+    *,
+    port: int = 0,
+    limiter: Mapping[str, Any] | None = None,
+    outer: Rules | None = None,
+    **options: Any,
 ) -> Iterator[str]:
-    """A server of this kind in this process, and its address. The options are those of the interceptor."""
+    """A server of this kind in this process, and its address. The options are those of the interceptor.
+
+    `outer` are the rules of another interceptor around it.
+    """
     if kind == "threads":
         with Limiter(rules, **(limiter or {})) as limits, ThreadPoolExecutor(THREADS) as threads:
-            interceptor = RateLimitInterceptor(limiter=limits, **options)
-            server = grpc.server(threads, interceptors=[interceptor])
+            interceptors: list[Any] = [] if outer is None else [RateLimitInterceptor(limiter=Limiter(outer))]
+            interceptors.append(RateLimitInterceptor(limiter=limits, **options))
+            server = grpc.server(threads, interceptors=interceptors)
             server.add_generic_rpc_handlers(handlers(Echo()))
             port = server.add_insecure_port(f"127.0.0.1:{port}")
             server.start()
@@ -190,9 +200,10 @@ def serving(
 
     async def serve() -> None:
         async with AsyncLimiter(rules, **(limiter or {})) as limits:
-            interceptor = RateLimitInterceptor(limiter=limits, **options)
+            interceptors = [] if outer is None else [RateLimitInterceptor(limiter=AsyncLimiter(outer))]
+            interceptors.append(RateLimitInterceptor(limiter=limits, **options))
             threads = ThreadPoolExecutor(THREADS)
-            server = grpc.aio.server(threads, interceptors=[interceptor])
+            server = grpc.aio.server(threads, interceptors=interceptors)
             server.add_generic_rpc_handlers(handlers(AsyncEcho() if kind == "asyncio" else Echo()))
             bound = server.add_insecure_port(f"127.0.0.1:{port}")
             await server.start()

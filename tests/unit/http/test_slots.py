@@ -12,17 +12,19 @@ import pytest
 from fastapi import BackgroundTasks, Depends, FastAPI
 from fastapi.responses import StreamingResponse
 
-from headgate import AsyncLimiter, InvalidRule, Limiter, Rule
+from headgate import AsyncLimiter, InvalidRule, Limiter, Quota, Rule
 from headgate.http.asgi import Message, RateLimitMiddleware, Receive, Scope, Send
 from headgate.http.fastapi import install, limit
 from headgate.http.flask import Headgate
 from headgate.http.wsgi import RateLimitMiddleware as WsgiMiddleware
+from headgate.testing import FakeClock
 from tests.unit.http.test_asgi import START, Client, scope_of
 
 RULES = [
     Rule(id="slots", quota="1 concurrent ttl 30s", dimension="ip"),
     Rule(id="rate", quota="100/minute", dimension="ip"),
 ]
+PACE = Rule(id="pace", quota=Quota(1, "1s", algorithm="leaky_bucket", burst=5), dimension="ip", action="throttle")
 IP = "192.0.2.7"
 LAST: Message = {"type": "http.response.body", "body": b"!"}
 MORE: Message = {"type": "http.response.body", "body": b"!", "more_body": True}
@@ -194,6 +196,22 @@ def test_middleware_inside_middleware_releases_both_at_the_end() -> None:
     asyncio.run(main())
 
 
+def test_a_request_whose_connection_fails_while_it_is_held_back_holds_no_slot() -> None:
+    async def main() -> None:
+        held = Held(limiter=AsyncLimiter([*RULES, PACE]))
+
+        async def receive() -> Message:
+            raise ConnectionResetError
+
+        middleware = RateLimitMiddleware(_hello, limiter=held.limiter)
+        assert await held.status_of_another() == 200  # the next one has to wait for its turn
+        with pytest.raises(ConnectionResetError):
+            await middleware(scope_of(), receive, Client().send)
+        assert await held.free() == 1
+
+    asyncio.run(main())
+
+
 # FastAPI
 
 
@@ -306,6 +324,19 @@ def test_wsgi_holds_a_slot_until_the_body_is_closed() -> None:
     assert call.headers["RateLimit-Policy"].startswith('"slots";q=1;qu="concurrent-requests"')
     call.close()  # before the end, as when a client has gone
     call.close()
+    assert free(limiter) == 1
+
+
+def test_a_thread_that_is_stopped_while_it_holds_a_request_back_holds_no_slot() -> None:
+    class Stopping(FakeClock):
+        def sleep(self, seconds: float) -> None:
+            raise SystemExit(seconds)
+
+    limiter = Limiter([*RULES, PACE], clock=Stopping())
+    app = WsgiMiddleware(streaming, limiter=limiter)
+    Wsgi(app).close()
+    with pytest.raises(SystemExit):
+        Wsgi(app)
     assert free(limiter) == 1
 
 

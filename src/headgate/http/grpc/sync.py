@@ -45,7 +45,7 @@ class SyncCalls:
             limits = self._admit(request, outer)
             CURRENT.set(limits)  # this call's only: it has its own context
             end = partial(_end, limits, context) if outer is None else _leave
-            if (limits.slots or limits.conditions) and outer is None:
+            if limits.slots or limits.conditions:  # an outer interceptor had none, or has asked for them already
                 give_up = partial(_give_up, limits)
                 if not context.add_callback(give_up):
                     give_up()  # the client has left
