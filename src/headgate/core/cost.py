@@ -71,6 +71,14 @@ def amount_spent(cost: Cost, unit: str, reserved: int) -> int:
     return cost.get(unit, reserved)
 
 
+def final_cost(reserved: Cost, cost: Cost) -> Cost:
+    """Return what a request cost: the actual `cost`, and what was reserved in units that it does not name."""
+    if cost == 0 or (isinstance(cost, int) and isinstance(reserved, int)):
+        return cost
+    units = dict.fromkeys((*_units(reserved), *_units(cost)))
+    return {unit: amount_spent(cost, unit, amount_of(reserved, unit)) for unit in units}
+
+
 def total_of(costs: Sequence[Cost]) -> Cost:
     """Return the sum of costs: a number if all of them are numbers, else a mapping by unit."""
     if all(isinstance(cost, int) for cost in costs):

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
-from headgate.core.cost import Cost, cost_of_units
+from headgate.core.cost import Cost, cost_of_units, final_cost
 from headgate.core.decision import Decision
 from headgate.core.decision_factory import decision_after_refund
 from headgate.http.headers import Charged, Fields, RawFields, binding, fields_of, raw_fields_of
@@ -165,7 +165,7 @@ class Limits(Generic[L]):
         if any(at == index for at, _, _ in self.conditions):
             self.conditions = tuple([(at, when, cost if at == index else old) for at, when, old in self.conditions])
             return []
-        self.charged[index] = one._replace(cost=cost)
+        self.charged[index] = one._replace(cost=final_cost(one.cost, cost))
         return [one]
 
     def _spare(self, index: int) -> list[Charged]:

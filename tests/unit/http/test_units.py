@@ -82,7 +82,7 @@ def test_a_handler_reserves_tokens_on_a_route_that_has_a_request_limit() -> None
 
 @pytest.mark.parametrize(
     ("told", "tokens", "cost"),
-    [("tokens=150", 850, "tokens=150"), ("requests=1, tokens=20", 980, "requests=1, tokens=20")],
+    [("tokens=150", 850, "requests=1, tokens=150"), ("requests=1, tokens=20", 980, "requests=1, tokens=20")],
 )
 def test_a_charge_header_may_name_units(told: str, tokens: int, cost: str) -> None:
     async def complete(_: Request) -> Response:
@@ -155,7 +155,7 @@ def test_an_exempt_request_may_report_any_unit(caplog: Any) -> None:
 @pytest.mark.parametrize(
     ("status", "expected", "shown"),
     [
-        (200, {"requests": 2, "tokens": 970}, "tokens=30"),
+        (200, {"requests": 2, "tokens": 970}, "requests=1, tokens=30"),
         (500, {"requests": 3, "tokens": 1_000}, "requests=1, tokens=100"),
     ],
 )
