@@ -21,7 +21,7 @@ except ImportError as error:
 
 from headgate.core.decision import Decision
 from headgate.errors import InvalidCheck, RateLimited
-from headgate.http.django_charge import Charge, charge_from, running_loop, with_fields, with_release
+from headgate.http.django_charge import ViewCharge, charge_from, running_loop, with_fields, with_release
 from headgate.http.django_setup import AnyLimits, DjangoRequest, View, current
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
@@ -85,17 +85,17 @@ class RateLimitMiddleware:
         except BaseException:
             limits.release()
             raise
-        return with_release(limits, with_fields(limits, response))
+        return with_release(limits, request, with_fields(limits, response))
 
     def process_view(self, request: HttpRequest, view: View, _args: Any, _kwargs: Any) -> Any:
         """Check a request against the defaults, if its view has no limit of its own."""
         defaults = self._defaults(request, view)
-        charge = None if defaults is None else Charge.prepare(defaults, request, view)
+        charge = None if defaults is None else ViewCharge.prepare(defaults, request, view)
         return None if charge is None or charge.make() else charge.refuse()
 
     async def _process_view_async(self, request: HttpRequest, view: View, _args: Any, _kwargs: Any) -> Any:
         defaults = self._defaults(request, view)
-        charge = None if defaults is None else await Charge.prepare_async(defaults, request, view)
+        charge = None if defaults is None else await ViewCharge.prepare_async(defaults, request, view)
         return None if charge is None or await charge.make_async() else await resolve(charge.refuse())
 
     def _defaults(self, request: HttpRequest, view: View) -> RouteLimit | None:
@@ -135,7 +135,7 @@ class RateLimitMiddleware:
         except BaseException:
             await limits.release_async()
             raise
-        return with_release(limits, with_fields(limits, response))
+        return with_release(limits, request, with_fields(limits, response))
 
 
 def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], V]:
@@ -151,7 +151,7 @@ def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], 
 
     def decorate(view: V) -> V:
         async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-            charge = await Charge.prepare_async(route_limit, request, view)
+            charge = await ViewCharge.prepare_async(route_limit, request, view)
             if charge is not None and not await charge.make_async():
                 return charge.add_fields(await resolve(charge.refuse()))
             try:
@@ -171,7 +171,7 @@ def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], 
         def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             if running_loop() is not None:  # the caller awaits what a view returns there
                 return limited_async(request, *args, **kwargs)
-            charge = Charge.prepare(route_limit, request, view)
+            charge = ViewCharge.prepare(route_limit, request, view)
             if charge is not None and not charge.make():
                 return charge.add_fields(charge.refuse())
             try:
@@ -195,7 +195,7 @@ def charge_request(limit: RouteLimit, request: HttpRequest, *, name: str, key: s
     """
     limits: AnyLimits = getattr(request, NAME, None) or current().limits(request)
     assert not callable(limit.quota)
-    return Charge(limit, request, limits, name, Ask(limit.quota, key, 1)).decide()
+    return ViewCharge(limit, request, limits, name, Ask(limit.quota, key, 1)).decide()
 
 
 def limits_of(request: HttpRequest) -> AnyLimits:

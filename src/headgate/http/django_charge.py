@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+from weakref import finalize
 
 from asgiref.sync import async_to_sync
+from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest
 
 from headgate.core.cost import Cost
@@ -22,8 +26,10 @@ from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.decorator import rule_name
 from headgate.limiter.limiter import Limiter
 
+_RELEASES: Final[set[asyncio.Task[None]]] = set()  # under way
 
-class Charge:
+
+class ViewCharge:
     """One view's limit on one request."""
 
     def __init__(self, limit: RouteLimit, request: HttpRequest, limits: AnyLimits, name: str, ask: Ask) -> None:
@@ -37,7 +43,7 @@ class Charge:
         self._deduct_when = limit.deduct_when
 
     @classmethod
-    def prepare(cls, limit: RouteLimit, request: HttpRequest, view: View) -> Charge | None:
+    def prepare(cls, limit: RouteLimit, request: HttpRequest, view: View) -> ViewCharge | None:
         """Return the charge to make, or None if the limit does not apply to the request."""
         if not limit.applies(request.method):
             return None
@@ -48,7 +54,7 @@ class Charge:
         return cls._of(limit, request, limits, view, ask)
 
     @classmethod
-    async def prepare_async(cls, limit: RouteLimit, request: HttpRequest, view: View) -> Charge | None:
+    async def prepare_async(cls, limit: RouteLimit, request: HttpRequest, view: View) -> ViewCharge | None:
         if not limit.applies(request.method):
             return None
         ask = await Ask.of_async(limit, lambda function: resolve(function(request)))
@@ -58,7 +64,7 @@ class Charge:
         return cls._of(limit, request, limits, view, ask)
 
     @classmethod
-    def _of(cls, limit: RouteLimit, request: HttpRequest, limits: AnyLimits, view: View, ask: Ask) -> Charge | None:
+    def _of(cls, limit: RouteLimit, request: HttpRequest, limits: AnyLimits, view: View, ask: Ask) -> ViewCharge | None:
         taken: list[str] = request.__dict__.setdefault(TAKEN, [])
         name = limit.name_for(_route(request, view), taken)
         if limits.is_exempt(limits.limiter):
@@ -74,6 +80,8 @@ class Charge:
             return (await asyncio.to_thread(self.decide)).allowed
         decision: Decision = await resolve(self._ask(self._limiter))
         self._add(decision)
+        if self._limits.is_over:  # the client left while this view's thread worked
+            await self._limits.release_async()
         if not decision.allowed:
             await self._limits.refuse_async()
         return decision.allowed
@@ -136,7 +144,9 @@ class Charge:
 
     def add_fields(self, response: Any) -> Any:
         """Return the response, with the limits' fields unless the middleware adds them."""
-        return response if self._outer else with_release(self._limits, with_fields(self._limits, response))
+        if self._outer:
+            return response
+        return with_release(self._limits, self._request, with_fields(self._limits, response))
 
 
 def _route(request: HttpRequest, view: View) -> str:
@@ -162,25 +172,67 @@ def with_fields(limits: AnyLimits, response: Any) -> Any:
     return response
 
 
-def with_release(limits: AnyLimits, response: Any) -> Any:
-    """Make a response release the request's slots when it is closed: at its end, or when the client leaves."""
+def with_release(limits: AnyLimits, request: HttpRequest, response: Any) -> Any:
+    """Make a response release the request's slots when it is closed: at its end, or when the client leaves.
+
+    Django's ASGI handler does not close a response whose stream fails, or that it drops because the client has left:
+    then the slots are released when the stream fails, or when the response is freed.
+    """
     if not limits.slots:
         return response
-    close, loop = response.close, running_loop()
-
-    def release() -> None:
-        try:
-            close()
-        finally:
-            if not isinstance(limits.limiter, AsyncLimiter):
-                limits.release()
-            elif loop is not None:  # Django closes responses in a thread
-                asyncio.run_coroutine_threadsafe(limits.release_async(), loop)
-            else:
-                async_to_sync(limits.release_async)()
-
-    response.close = release
+    if not isinstance(request, ASGIRequest):
+        response._resource_closers.append(limits.release)
+        return response
+    loop = _loop()
+    release = partial(_release_soon, limits, loop)
+    response._resource_closers.append(release if isinstance(limits.limiter, AsyncLimiter) else limits.release)
+    finalize(response, _release_soon, limits, loop).atexit = False
+    if response.streaming:
+        released = _released_async if response.is_async else _released
+        response.streaming_content = released(response.streaming_content, release)
     return response
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop that handles the request, also from a sync view's thread."""
+    return running_loop() or async_to_sync(_awaited_loop)()
+
+
+async def _awaited_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
+def _release_soon(limits: AnyLimits, loop: asyncio.AbstractEventLoop) -> None:
+    """Release slots, from any thread. Takes no lock, because the garbage collector may call it."""
+    if limits.slots:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_start, limits, loop)
+
+
+def _start(limits: AnyLimits, loop: asyncio.AbstractEventLoop) -> None:
+    is_async = isinstance(limits.limiter, AsyncLimiter)
+    task = loop.create_task(limits.release_async() if is_async else asyncio.to_thread(limits.release))
+    _RELEASES.add(task)  # the loop itself keeps only a weak reference
+    task.add_done_callback(_RELEASES.discard)
+
+
+def _released(content: Iterable[bytes], release: Callable[[], object]) -> Iterator[bytes]:
+    """Yield the content of a stream, and release the request's slots if it fails."""
+    try:
+        yield from content
+    except BaseException:
+        release()
+        raise
+
+
+async def _released_async(content: AsyncIterator[bytes], release: Callable[[], object]) -> AsyncIterator[bytes]:
+    """Async counterpart of `_released`."""
+    try:
+        async for chunk in content:
+            yield chunk
+    except BaseException:
+        release()
+        raise
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

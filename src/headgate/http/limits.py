@@ -26,7 +26,7 @@ class Limits(Generic[L]):
     Each limit adds its decision to `charged`; the outermost middleware writes the headers.
     """
 
-    __slots__ = ("_given_back", "charged", "conditions", "facts", "limiter", "slots", "style")
+    __slots__ = ("_given_back", "charged", "conditions", "facts", "is_over", "limiter", "slots", "style")
 
     def __init__(self, limiter: L, facts: Mapping[str, str], style: HeaderStyle | None = None) -> None:
         self.limiter: L = limiter
@@ -38,6 +38,7 @@ class Limits(Generic[L]):
         # middleware must call `conclude` with the response.
         self.conditions: tuple[tuple[int, DeductWhen, Cost | None], ...] = ()
         self.slots: list[Any] = []  # held until the middleware releases them at the response's end
+        self.is_over = False  # whether the middleware has released the slots
 
     def add(self, decision: Decision, cost: Cost, limiter: Limiter | AsyncLimiter | None) -> None:
         """Add a limiter's decision on the request, and keep the slot that it took, if any."""
@@ -49,12 +50,14 @@ class Limits(Generic[L]):
 
     def release(self) -> None:
         """Release the request's slots, held with `Limiter`s. A second call does nothing."""
+        self.is_over = True
         slots, self.slots = self.slots, []
         for slot in slots:
             slot.release()
 
     async def release_async(self) -> None:
         """Release the request's slots, held with `AsyncLimiter`s: all of them, even if the caller is cancelled."""
+        self.is_over = True
         while self.slots:
             try:
                 await self.slots.pop().release()
