@@ -9,6 +9,7 @@ Bodies pass unchanged in both directions. The decisions are at `environ["headgat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from headgate.errors import InvalidRule
@@ -143,7 +144,8 @@ def released_at_end(limits: Limits[Limiter], answer: Callable[[], Iterable[bytes
     except BaseException:
         limits.release()
         raise
-    return _Body(body, limits) if limits.slots else body
+    # A generator has not begun: what runs in it may take slots, too.
+    return _Body(body, limits) if limits.slots or isinstance(body, GeneratorType) else body
 
 
 class _Body:

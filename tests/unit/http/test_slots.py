@@ -327,6 +327,20 @@ def test_wsgi_holds_a_slot_until_the_body_is_closed() -> None:
     assert free(limiter) == 1
 
 
+def test_wsgi_releases_a_slot_that_a_lazy_app_takes_inside() -> None:
+    limiter = Limiter(RULES)
+    inner = WsgiMiddleware(streaming, limiter=limiter)
+
+    def lazy(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        yield from inner(environ, start_response)
+
+    call = Wsgi(WsgiMiddleware(lazy, limiter=Limiter("100/minute")))
+    assert next(call.chunks) == b"a"
+    assert free(limiter) == 0
+    call.close()
+    assert free(limiter) == 1
+
+
 def test_a_thread_that_is_stopped_while_it_holds_a_request_back_holds_no_slot() -> None:
     class Stopping(FakeClock):
         def sleep(self, seconds: float) -> None:
