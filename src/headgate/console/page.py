@@ -50,8 +50,7 @@ class Page:
         self.history = services.history
         self.caller = caller
         self.csrf = csrf
-        self.form: Mapping[str, Any] = form or {}
-        self.all_fields = form
+        self.form = form or FormData()
         self._renderer = renderer
 
     @property

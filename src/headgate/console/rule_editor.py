@@ -6,7 +6,6 @@ import json
 from difflib import SequenceMatcher
 from typing import Any, Final, NamedTuple
 
-from starlette.datastructures import FormData
 from starlette.responses import Response
 
 from headgate.console.page import Page, PageRoute
@@ -168,9 +167,8 @@ def _names(draft: Draft, theirs: Table) -> list[str]:
 def _draft(page: Page) -> Draft:
     """Read the draft from the form or its TOML."""
     base, version = _base(page)
-    form = page.all_fields or FormData()
     try:
-        table = table_of_toml(page.text("toml")) if page.text("as") == "toml" else table_of(form)
+        table = table_of_toml(page.text("toml")) if page.text("as") == "toml" else table_of(page.form)
     except InvalidRule as error:
         return Draft({}, None, error.problems, base, version)
     rule, problems = _valid(table)

@@ -24,9 +24,8 @@ async def form(page: Page) -> Response:
 
 async def create(page: Page) -> Response:
     """Create a token, and show its secret once."""
-    fields = page.all_fields
     table = {"name": page.text("name"), "role": page.text("role"), "expires_in": page.text("expires_in") or "90d"}
-    scopes = [] if fields is None else [str(one) for one in fields.getlist("scopes")]
+    scopes = [str(one) for one in page.form.getlist("scopes")]
     token, secret = await page.services.tokens.create(page.actor, {**table, "scopes": scopes})
     return page.render("token_created.html", token=token, secret=secret)
 
