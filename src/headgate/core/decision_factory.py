@@ -46,19 +46,6 @@ def decide(
     return Decision.of(allowed, now_us, plan, outcomes, costs=costs, subjects=subjects, reason=reason, states=states)
 
 
-def combine(
-    checks: tuple[Check, ...],
-    outcomes: tuple[Outcome, ...],
-    now_us: int,
-    *,
-    cost: int = 1,
-    reason: Reason | None = None,
-) -> Decision:
-    """Make a decision without an existing plan, from checks whose costs are those of a request of cost 1."""
-    plan = Plan(checks)
-    return decide(plan, outcomes, now_us, costs=plan.costs(cost), reason=reason)
-
-
 def refuse_blocked(limit: Check, block: Block, now_us: int) -> Decision:
     """Make the refusal of a blocked client. `limit` belongs to the rule whose refusal started the block."""
     outcome = Outcome(block.left_us, 0, block.left_us)

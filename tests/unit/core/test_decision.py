@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from headgate import Limiter
 from headgate.core.check import NEVER, Check, Outcome
 from headgate.core.decision import Decision
-from headgate.core.decision_factory import combine
 from headgate.core.key import key_template
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
 from headgate.testing import FakeClock
+from tests.decisions import combine
 
 NOW_US = 1_700_000_000_000_000
 SECOND = 1_000_000

@@ -9,11 +9,11 @@ import pytest
 
 from headgate import Decision, Limiter, Quota, Rule
 from headgate.core.check import Check, Outcome
-from headgate.core.decision_factory import combine
 from headgate.core.quota import BUCKETS, WINDOWS
 from headgate.rules import Exemption, Penalties, Snapshot
 from headgate.service.http.decisions import encode_decision
 from headgate.testing import FakeClock
+from tests.decisions import combine
 
 
 def same(decision: Decision) -> None:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from headgate import AsyncLimiter, Decision, Limiter, Rule
 from headgate.core.check import NEVER, Check, Outcome
-from headgate.core.decision_factory import combine
 from headgate.core.quota import Quota
 from headgate.http.request_limiter import resolve
 from headgate.rules import Snapshot
 from headgate.service.protos.rate_limiter_pb2 import CheckBatchResponse, CheckResponse, LimitStatus, QuotaResponse
 from headgate.service.rpc.responses import encode, encode_batch, encode_figures, varint
 from headgate.testing import FakeClock
+from tests.decisions import combine
 
 
 def message_of(decision: Decision) -> CheckResponse:
