@@ -105,18 +105,17 @@ class AsyncLimiter(AsyncChecks):
         With asyncio, use `async with limiter.acquire("alice") as slot`, or `slot = await limiter.acquire("alice")`. A
         caller that is cancelled holds nothing.
         """
-        from headgate.limiter.async_slots import Acquiring  # async only  # noqa: PLC0415
-
         texts = self._engine.texts_of(subject, facts)
         # sync: return self._acquire(texts, cost, wait, renew)
-        return Acquiring(self._acquire(texts, cost, wait, renew))  # async only
+        return (self._made_slots or self._slots).hand_out(self._acquire(texts, cost, wait, renew))  # async only
 
     async def _acquire(self, texts: dict[str, str], cost: Cost, wait: float, renew: bool) -> AsyncSlot:
         known = await look_up(self._engine, NO_SUBJECT, texts)  # sync: known = None
         if self._engine.due is not None:
             await self._reservations.attend(self._engine.due)
         try:
-            return await self._slots.acquire(texts, self._engine.plan(texts, known), cost, wait, renew)
+            slots = self._made_slots or self._slots
+            return await slots.acquire(texts, self._engine.plan(texts, known), cost, wait, renew)
         except RateLimited as error:
             await self.tell_refused(error.decision, texts)
             raise

@@ -105,7 +105,7 @@ class AsyncParts:
             self._leasing = AsyncLeasing(self._store, self.holder, clock, self._engine.note_store_answer)
             self._engine.compile, self._engine.leases = self._leasing.compile, True
         self._made_reservations: AsyncReservations | None = None
-        self._made_slots: AsyncSlots | None = None
+        self._made_slots: AsyncSlots | None = None  # hot paths read it first: `_slots` takes longer
         self._first_made: dict[str, Any] = {}  # both by name
         # check("alice") calls its plan's program directly: looking the plan up would take longer than the check itself.
         self._subject_program = self._engine.subject_program() if on_refused is None else None

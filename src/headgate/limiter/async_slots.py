@@ -173,6 +173,10 @@ class AsyncSlots:
             raise no_slots(self._behind)
         return self._store
 
+    def hand_out(self, work: Coroutine[Any, Any, AsyncSlot]) -> Acquiring:  # async only
+        """Return what a caller of `acquire` awaits or enters."""
+        return Acquiring(work)
+
     async def acquire(self, facts: dict[str, str], planned: Planned, cost: Cost, wait: float, renew: bool) -> AsyncSlot:
         """Take the slot of a request, waiting for it if necessary. Raises `RateLimited`."""
         if wait == 0 and wait is not False:

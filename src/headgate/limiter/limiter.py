@@ -96,7 +96,6 @@ class Limiter(Checks):
         for the same slots get them in order of arrival, also in other processes on the same store. A slot that is not
         released expires after the rule's `ttl`; with `renew`, it is renewed in the background until it is released.
         """
-
         texts = self._engine.texts_of(subject, facts)
         return self._acquire(texts, cost, wait, renew)
 
@@ -105,7 +104,8 @@ class Limiter(Checks):
         if self._engine.due is not None:
             self._reservations.attend(self._engine.due)
         try:
-            return self._slots.acquire(texts, self._engine.plan(texts, known), cost, wait, renew)
+            slots = self._made_slots or self._slots
+            return slots.acquire(texts, self._engine.plan(texts, known), cost, wait, renew)
         except RateLimited as error:
             self.tell_refused(error.decision, texts)
             raise

@@ -98,7 +98,7 @@ class Parts:
             self._leasing = Leasing(self._store, self.holder, clock, self._engine.note_store_answer)
             self._engine.compile, self._engine.leases = self._leasing.compile, True
         self._made_reservations: Reservations | None = None
-        self._made_slots: Slots | None = None
+        self._made_slots: Slots | None = None  # hot paths read it first: `_slots` takes longer
         self._first_made: dict[str, Any] = {}  # both by name
         # check("alice") calls its plan's program directly: looking the plan up would take longer than the check itself.
         self._subject_program = self._engine.subject_program() if on_refused is None else None
