@@ -25,7 +25,7 @@ class OwnLimits(NamedTuple):
 
 Rules = str | Quota | Iterable[Rule] | Path | Snapshot | Source | OwnLimits
 DATABASES: Final = ("sqlite://", "postgresql://", "postgres://")
-_FILE_OR_URL: Final = re.compile(r"://|^[./~]|\.[a-z]\w*$")
+_FILE_OR_URL: Final = re.compile(r"://|^\.{0,2}/.*/|^\.{1,2}/|^~|\.[a-z]\w*$")
 
 
 def is_elsewhere(rules: Rules) -> bool:
