@@ -107,15 +107,14 @@ class AsyncLimiter(AsyncChecks):
         """
         texts = self._engine.texts_of(subject, facts)
         # sync: return self._acquire(texts, cost, wait, renew)
-        return (self._made_slots or self._slots).hand_out(self._acquire(texts, cost, wait, renew))  # async only
+        return self._slots.hand_out(self._acquire(texts, cost, wait, renew))  # async only
 
     async def _acquire(self, texts: dict[str, str], cost: Cost, wait: float, renew: bool) -> AsyncSlot:
         known = await look_up(self._engine, NO_SUBJECT, texts)  # sync: known = None
         if self._engine.due is not None:
             await self._reservations.attend(self._engine.due)
         try:
-            slots = self._made_slots or self._slots
-            return await slots.acquire(texts, self._engine.plan(texts, known), cost, wait, renew)
+            return await self._slots.acquire(texts, self._engine.plan(texts, known), cost, wait, renew)
         except RateLimited as error:
             await self.tell_refused(error.decision, texts)
             raise
@@ -312,9 +311,9 @@ class AsyncLimiter(AsyncChecks):
         # sync: self._engine.close()
         if self._engine.owns_source:  # async only
             await asyncio.to_thread(self._engine.close)  # it waits for the watcher's thread
-        if self._made_reservations is not None:  # async only
+        if "_reservations" in vars(self):  # async only
             await self._reservations.finish()
-        if self._made_slots is not None:
+        if "_slots" in vars(self):
             await self._slots.close()
         if self._leasing is not None:
             await self._leasing.close()

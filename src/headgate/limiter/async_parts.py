@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from headgate.core.clock import Clock
 from headgate.features.shards.async_sharded_store import AsyncShardedStore
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from headgate.limiter.async_heartbeat import AsyncHeartbeat
     from headgate.limiter.async_reservations import AsyncReservations
     from headgate.limiter.async_slots import AsyncSlots
-
-Part = TypeVar("Part")
 
 
 class AsyncParts:
@@ -104,36 +103,23 @@ class AsyncParts:
 
             self._leasing = AsyncLeasing(self._store, self.holder, clock, self._engine.note_store_answer)
             self._engine.compile, self._engine.leases = self._leasing.compile, True
-        self._made_reservations: AsyncReservations | None = None
-        self._made_slots: AsyncSlots | None = None  # hot paths read it first: `_slots` takes longer
-        self._first_made: dict[str, Any] = {}  # both by name
         # check("alice") calls its plan's program directly: looking the plan up would take longer than the check itself.
         self._subject_program = self._engine.subject_program() if on_refused is None else None
 
-    @property
+    @cached_property
     def _reservations(self) -> AsyncReservations:
-        """The limiter's reservations, made on first use."""
-        made = self._made_reservations
-        if made is None:
-            from headgate.limiter.async_reservations import AsyncReservations  # noqa: PLC0415
+        """The limiter's reservations, made on first use. Threads that make them at once all get the first ones."""
+        from headgate.limiter.async_reservations import AsyncReservations  # noqa: PLC0415
 
-            made = self._only_one("reservations", AsyncReservations(self._store, self._engine))
-            self._made_reservations = made
-        return made
+        first: AsyncReservations = vars(self).setdefault("_reservations", AsyncReservations(self._store, self._engine))
+        return first
 
-    @property
+    @cached_property
     def _slots(self) -> AsyncSlots:
-        """The limiter's slots, made on first use."""
-        made = self._made_slots
-        if made is None:
-            from headgate.limiter.async_slots import AsyncSlots  # noqa: PLC0415
+        """The limiter's slots, made on first use. Threads that make them at once all get the first ones."""
+        from headgate.limiter.async_slots import AsyncSlots  # noqa: PLC0415
 
-            made = self._made_slots = self._only_one("slots", AsyncSlots(self._engine, self._here))
-        return made
-
-    def _only_one(self, name: str, part: Part) -> Part:
-        """Return the part of this name, even if several threads have just made it."""
-        first: Part = self._first_made.setdefault(name, part)
+        first: AsyncSlots = vars(self).setdefault("_slots", AsyncSlots(self._engine, self._here))
         return first
 
     @property

@@ -85,7 +85,7 @@ class Checks(Parts):
         plan, costs = whole.price(cost)
         if idempotency_key is not None or snapshot.terms is not None or not plan.limits or plan.slots:
             if plan.slots and slots in ("take", "lend") and not peek:
-                return (self._made_slots or self._slots).take(facts, (snapshot, whole), cost, slots == "take")
+                return self._slots.take(facts, (snapshot, whole), cost, slots == "take")
             planned = (snapshot, whole.rates if slots == "skip" else whole)
             return decide(engine, engine.prepare(facts, planned, cost, idempotency_key, peek=peek))
         program = engine.programs[plan]

@@ -104,8 +104,7 @@ class Limiter(Checks):
         if self._engine.due is not None:
             self._reservations.attend(self._engine.due)
         try:
-            slots = self._made_slots or self._slots
-            return slots.acquire(texts, self._engine.plan(texts, known), cost, wait, renew)
+            return self._slots.acquire(texts, self._engine.plan(texts, known), cost, wait, renew)
         except RateLimited as error:
             self.tell_refused(error.decision, texts)
             raise
@@ -280,7 +279,7 @@ class Limiter(Checks):
     def close(self) -> None:
         """Stop watching the rules file, and close the store's connections if this limiter opened them."""
         self._engine.close()
-        if self._made_slots is not None:
+        if "_slots" in vars(self):
             self._slots.close()
         if self._leasing is not None:
             self._leasing.close()

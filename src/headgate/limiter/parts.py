@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from headgate.core.clock import Clock
 from headgate.features.shards.sharded_store import ShardedStore
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from headgate.limiter.heartbeat import Heartbeat
     from headgate.limiter.reservations import Reservations
     from headgate.limiter.slots import Slots
-
-Part = TypeVar("Part")
 
 
 class Parts:
@@ -97,36 +96,23 @@ class Parts:
 
             self._leasing = Leasing(self._store, self.holder, clock, self._engine.note_store_answer)
             self._engine.compile, self._engine.leases = self._leasing.compile, True
-        self._made_reservations: Reservations | None = None
-        self._made_slots: Slots | None = None  # hot paths read it first: `_slots` takes longer
-        self._first_made: dict[str, Any] = {}  # both by name
         # check("alice") calls its plan's program directly: looking the plan up would take longer than the check itself.
         self._subject_program = self._engine.subject_program() if on_refused is None else None
 
-    @property
+    @cached_property
     def _reservations(self) -> Reservations:
-        """The limiter's reservations, made on first use."""
-        made = self._made_reservations
-        if made is None:
-            from headgate.limiter.reservations import Reservations  # noqa: PLC0415
+        """The limiter's reservations, made on first use. Threads that make them at once all get the first ones."""
+        from headgate.limiter.reservations import Reservations  # noqa: PLC0415
 
-            made = self._only_one("reservations", Reservations(self._store, self._engine))
-            self._made_reservations = made
-        return made
+        first: Reservations = vars(self).setdefault("_reservations", Reservations(self._store, self._engine))
+        return first
 
-    @property
+    @cached_property
     def _slots(self) -> Slots:
-        """The limiter's slots, made on first use."""
-        made = self._made_slots
-        if made is None:
-            from headgate.limiter.slots import Slots  # noqa: PLC0415
+        """The limiter's slots, made on first use. Threads that make them at once all get the first ones."""
+        from headgate.limiter.slots import Slots  # noqa: PLC0415
 
-            made = self._made_slots = self._only_one("slots", Slots(self._engine, self._here))
-        return made
-
-    def _only_one(self, name: str, part: Part) -> Part:
-        """Return the part of this name, even if several threads have just made it."""
-        first: Part = self._first_made.setdefault(name, part)
+        first: Slots = vars(self).setdefault("_slots", Slots(self._engine, self._here))
         return first
 
     @property
