@@ -21,7 +21,7 @@ from headgate.limiter.batch import (
     prepare_batch,
     prepare_together,
 )
-from headgate.limiter.prepared_check import NO_SUBJECT, KnownUser, PreparedCheck, Request, Subject
+from headgate.limiter.prepared_check import NO_SUBJECT, KnownUser, PreparedCheck, Request, Subject, list_requests
 from headgate.limiter.refusals import Wait, call_hook, log_raised
 from headgate.rules.directory import UNKNOWN, Unknown
 
@@ -154,7 +154,7 @@ class AsyncChecks(AsyncParts):
 
         A request is a subject, or a mapping of facts that may include `cost` and `idempotency_key`.
         """
-        requests = list(requests)
+        requests = list_requests(requests)
         # sync: decisions = self._decide_many(self._engine.prepare_many(requests))
         known = None  # async only
         if self._engine.snapshot.directory is not None:  # async only

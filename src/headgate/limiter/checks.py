@@ -13,7 +13,7 @@ from headgate.core.decision import Decision
 from headgate.errors import StoreError
 from headgate.limiter.execution import decide
 from headgate.limiter.parts import Parts
-from headgate.limiter.prepared_check import NO_SUBJECT, PreparedCheck, Request, Subject
+from headgate.limiter.prepared_check import NO_SUBJECT, PreparedCheck, Request, Subject, list_requests
 from headgate.limiter.refusals import Wait, call_hook
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Checks(Parts):
 
         A request is a subject, or a mapping of facts that may include `cost` and `idempotency_key`.
         """
-        requests = list(requests)
+        requests = list_requests(requests)
         decisions = self._decide_many(self._engine.prepare_many(requests))
         for request, decision in zip(requests, decisions, strict=True):
             if not decision.allowed:

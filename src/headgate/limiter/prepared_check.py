@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
@@ -81,6 +81,13 @@ def facts_of(subject: Subject, facts: dict[str, Any], names: FactNames) -> dict[
             )
         texts["user"] = text_of("subject", subject)
     return texts
+
+
+def list_requests(requests: Iterable[Request]) -> list[Request]:
+    """Return the requests of `check_many` as a list. Raises `InvalidCheck` for a single request, such as `"alice"`."""
+    if isinstance(requests, Iterable) and not isinstance(requests, str | bytes | Mapping):
+        return list(requests)
+    raise InvalidCheck(f"requests: must be a list, such as check_many(['alice', {{'user': 'bob'}}]), got {requests!r}")
 
 
 def text_of(name: str, value: Any) -> str:

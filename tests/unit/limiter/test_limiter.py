@@ -94,6 +94,17 @@ def test_check_many_charges_nobody_if_one_makes_no_sense(open_limiter: Open, clo
     assert limiter.peek("alice").remaining == 3
 
 
+@pytest.mark.parametrize("request_alone", ["alice", {"user": "alice"}, b"alice", 42, None], ids=repr)
+def test_check_many_takes_a_list_and_no_single_request(
+    open_limiter: Open, clock: FakeClock, request_alone: Any
+) -> None:
+    """`check_many("alice")` once made five checks: of "a", "l", "i", "c" and "e"."""
+    limiter = open_limiter("3/minute", clock=clock)
+    with pytest.raises(InvalidCheck, match=r"^requests: must be a list, such as check_many\(\['alice', "):
+        limiter.check_many(request_alone)
+    assert [limiter.peek(subject).remaining for subject in ("alice", "a", "user")] == [3, 3, 3]
+
+
 def test_several_quotas_must_all_pass(open_limiter: Open, clock: FakeClock) -> None:
     limiter = open_limiter("2/second fixed_window; 3/minute fixed_window", clock=clock)
     assert [limiter.check("alice").allowed for _ in range(3)] == [True, True, False]
