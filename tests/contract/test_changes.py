@@ -7,10 +7,10 @@ from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 
 from headgate import Quota, Rule
-from headgate.db import Changes, RuleRecord, migrate
+from headgate.db import Changes, RuleRecord, migrate, schema
 from headgate.db.connection import Database
 from headgate.db.schema import VERSION_TABLE
 from headgate.errors import ChangeConflict, DatabaseError, DatabaseUnavailable, InvalidRule, NotFound
@@ -387,3 +387,24 @@ def test_facts_that_rules_went_by_before_they_had_to_be_declared_are_declared(da
         snapshot = changes.content().snapshot(change.version)
     assert snapshot.facts == ("device", "größe")
     assert snapshot.rules == (device,)
+
+
+def test_patterns_of_other_frameworks_in_stored_rules_stay_literal_text(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rules with such patterns are refused now. Those that were stored before must not keep a node from starting."""
+    migrate(database_url)
+    with Changes(database_url) as changes:
+        with changes.begin("alice") as change:
+            change.create_rule(Rule(id="old", quota="1/minute", endpoints=["/stored"]))
+            change.create_rule(Rule(id="other", quota="1/minute", endpoints=["/v1/rules:dry-run", "/users/{id}"]))
+        with closing(Database(database_url)) as database, database.write() as connection:  # as it was before
+            before = update(schema.rules).where(schema.rules.c.id == "old")
+            connection.execute(before.values(endpoints=["/users/<int:id>", "/a/:id/*", "/users/{id}"]))
+            connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0010'"))
+        migrate(database_url)
+        old, other = rules(changes)
+    assert old.endpoints == ("/users/%3Cint:id%3E", "/a/%3Aid/*", "/users/{id}")
+    assert other.endpoints == ("/v1/rules:dry-run", "/users/{id}")
+    assert "rule 'old': endpoints: ['/users/<int:id>', '/a/:id/*', '/users/{id}'] was literal text" in caplog.text
+    assert "'other'" not in caplog.text

@@ -29,6 +29,7 @@ _NORMAL: Final = re.compile(rf"(?:/(?!\.\.?(?:/|\Z)){_SEGMENT.pattern})+", re.AS
 _ROUTED: Final = re.compile(r"/[^.%?#]*").fullmatch  # a path that every reader reads alike
 _MISREAD: Final = re.compile(r"[%?#]|(?:/|\A)\.\.?(?=/|\Z)")
 _PARAMETER: Final = re.compile(r"\{[^\W\d]\w*\}")
+_BRACE: Final = re.compile(r"[{}<>]|\A:(?=[^\W\d])").search  # other frameworks write `<id>`, `<int:id>` and `:id`
 
 LITERAL, PARAMETER, REST, EVERYWHERE = range(4)
 
@@ -110,13 +111,13 @@ class Pattern(NamedTuple):
     def parse(cls, text: str) -> Pattern:
         """Parse a pattern. `{id}` matches any one segment, `/api/*` matches `/api` and all below it, `*` every path.
 
-        Raises `InvalidRule`.
+        Raises `InvalidRule`, also for the parameters of other frameworks: as literal text, they would match no request.
         """
         if not isinstance(text, str) or not (text.startswith("/") or text == "*"):
             raise InvalidRule(f"must be patterns like '/api/search', '/users/{{id}}' or '/api/*', got {text!r}")
         if "?" in text or "#" in text:
             raise InvalidRule(f"{text!r} has a query or a fragment; patterns match the path alone")
-        if "*" not in text and _NORMAL.fullmatch(text):
+        if "*" not in text and "/:" not in text and _NORMAL.fullmatch(text):
             return cls(tuple(text[1:].split("/")), False)
         raw = [segment for segment in text.split("/") if segment]
         rest = bool(raw) and raw[-1] == "*"
@@ -128,8 +129,10 @@ def _pattern_segment(segment: str, pattern: str) -> str | None:
         return None
     if "*" in segment:
         raise InvalidRule(f"{pattern!r} has a * inside; it stands for the rest, as the last segment: '/api/*'")
-    if "{" in segment or "}" in segment:
-        raise InvalidRule(f"{pattern!r}: cannot read {segment!r}; a parameter is a whole segment: '/users/{{id}}'")
+    if _BRACE(segment):
+        raise InvalidRule(
+            f"{pattern!r}: cannot read {segment!r}; a parameter is a whole segment in braces: '/users/{{id}}'"
+        )
     normal = segment if _SEGMENT.fullmatch(segment) else _normal_segment(segment)
     if normal in (".", ".."):
         raise InvalidRule(f"{pattern!r} has {segment!r} as a segment, which normalized paths never have")

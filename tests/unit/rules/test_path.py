@@ -81,6 +81,9 @@ def test_a_normal_path_stays_as_it_is(path: str) -> None:
         ("/caf%c3%a9/%7euser", "/caf%C3%A9/~user"),
         ("/a%2ab/%7Bid%7D", "/a*b/%7Bid%7D"),
         ("/users/{id}/*", "/users/{}/*"),
+        ("/v1/rules:dry-run", "/v1/rules:dry-run"),
+        ("/v1/:/:8080/a:b/*", "/v1/:/:8080/a:b/*"),
+        ("/%3Cid%3E/%3Aid", "/%3Cid%3E/:id"),
     ],
 )
 def test_patterns(text: str, canonical: str) -> None:
@@ -101,6 +104,11 @@ def test_patterns(text: str, canonical: str) -> None:
         ("/users/{}", "a parameter is a whole segment"),
         ("/users/{id", "a parameter is a whole segment"),
         ("/users/{id:int}", "a parameter is a whole segment"),
+        ("/users/<id>", "cannot read '<id>'; a parameter is a whole segment in braces: '/users/{id}'"),
+        ("/users/<int:id>/posts", "cannot read '<int:id>'; a parameter is a whole segment in braces"),
+        ("/users/:id", "cannot read ':id'; a parameter is a whole segment in braces: '/users/{id}'"),
+        ("/:user/posts/*", "cannot read ':user'; a parameter is a whole segment in braces"),
+        ("/users/:id(\\d+)", "a parameter is a whole segment in braces"),
         ("/a/../b", "'..' as a segment"),
         ("/a/%2e", "'%2e' as a segment"),
     ],
