@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Clock(Protocol):
     """A clock that can also sleep. `headgate.testing.FakeClock` is a clock that a test advances by hand."""
 

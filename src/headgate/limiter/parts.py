@@ -12,7 +12,7 @@ from headgate.features.shards.sharded_store import ShardedStore
 from headgate.limiter.engine import Engine
 from headgate.limiter.refusals import OnRefused, checked_hook
 from headgate.limiter.rule_inputs import Rules
-from headgate.limiter.startup import require_answer, warn_of_workers
+from headgate.limiter.startup import require_answer, require_clock, warn_of_workers
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
@@ -52,6 +52,7 @@ class Parts:
     ) -> None:
         if store == "memory://":
             warn_of_workers()
+        require_clock(clock)
         self._owned = isinstance(store, str)
         if not isinstance(store, str | Store):
             raise no_store(store)

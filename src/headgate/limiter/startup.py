@@ -31,6 +31,15 @@ log = logging.getLogger("headgate")
 _warned = False
 
 
+def require_clock(clock: object) -> None:
+    """Raise `InvalidRule` if this is not a clock: functions such as `time.time` are not, nor is a class."""
+    if clock is not None and (isinstance(clock, type) or not isinstance(clock, Clock)):
+        raise InvalidRule(
+            "clock: must be an object with now_us(), sleep() and sleep_async(), such as headgate.testing.FakeClock(), "
+            f"got {clock!r}; leave it out for the time of the machine"
+        )
+
+
 def require_decided(answers: Sequence[Answer]) -> None:
     """Raise the `StoreError` among the answers to `PROBE`, if the store could not decide."""
     for answer in answers:

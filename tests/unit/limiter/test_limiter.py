@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -346,6 +347,20 @@ def test_a_refused_slot_and_a_refused_function_are_told_to_the_hook() -> None:
     with pytest.raises(RateLimited):
         limited()
     assert told == ["default", "function"]
+
+
+class OnlyNow:
+    """A clock that cannot sleep."""
+
+    def now_us(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("wrong", [time.time, FakeClock, OnlyNow(), 0, "system"])
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_a_limiter_says_at_once_what_a_clock_is(kind: Any, wrong: Any) -> None:
+    with pytest.raises(InvalidRule, match=r"^clock: must be an object with now_us\(\), .*FakeClock\(\), got "):
+        kind("1/minute", clock=wrong)
 
 
 def test_a_hook_may_be_async_and_may_fail(caplog: pytest.LogCaptureFixture) -> None:
