@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from headgate.core.clock import Clock
 from headgate.core.quota import CONCURRENCY, Quota, duration_text
 from headgate.errors import InvalidRule
+from headgate.rules import fields
 from headgate.rules.holder import Holder, Source
 from headgate.rules.rule import Rule, made_by
 from headgate.rules.snapshot import Snapshot
@@ -41,8 +42,17 @@ class HeldRules(NamedTuple):
     by_subject: bool  # whether every check must have a subject and is counted by it alone
 
 
+def checked_name(name: object) -> str:
+    """Return the name of a limiter, or of a sibling. Raises `InvalidRule`."""
+    try:
+        return cast("str", fields.name(name))
+    except ValueError as error:
+        raise InvalidRule(f"name: {error}") from None
+
+
 def hold(rules: Rules, *, name: str, watch: bool, clock: Clock, facts: tuple[str, ...]) -> HeldRules:
-    """Return the rules of the named limiter, given in any form, in a holder. Opens a source. Raises `InvalidRule`."""
+    """Return the rules of the named limiter, in any form, in a holder. Opens a source. Raises `InvalidRule`."""
+    name = checked_name(name)
     if facts and isinstance(rules, Snapshot | Source):
         raise InvalidRule("facts: declare them with the rules, as in Snapshot(rules, facts=[…])")
     source: Source | None = None
@@ -94,8 +104,9 @@ def rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
 def own_limits(rules: Rules, limiter: str, name: str) -> Rules:
     """Return the rules of a limiter's sibling `name`: its own limits, with the limiter's name in their keys.
 
-    The rules of a snapshot, a source, a file or a database keep their usual keys.
+    The rules of a snapshot, a source, a file or a database keep their usual keys. Raises `InvalidRule`.
     """
+    name = checked_name(name)
     if isinstance(rules, Snapshot | Source | OwnLimits) or is_elsewhere(rules):
         return rules
     by_subject = isinstance(rules, str | Quota)
@@ -122,11 +133,11 @@ def _list_rules(rules: object) -> list[Rule]:
     if isinstance(rules, Rule):
         shown, hint = f"the rule {rules.id!r}", "; put it into a list"
     elif isinstance(rules, Iterable):
-        given = list(rules)
-        listed = [rule for rule in given if isinstance(rule, Rule)]
-        if len(listed) == len(given):
+        elements = list(rules)
+        listed = [rule for rule in elements if isinstance(rule, Rule)]
+        if len(listed) == len(elements):
             return listed
-        if any(isinstance(rule, str) for rule in given):
+        if any(isinstance(rule, str) for rule in elements):
             hint = "; join notations with ';', as in '10/second; 100/minute'"
     raise InvalidRule(
         f"rules: must be a notation like '100/minute', a Quota, a list of Rule or a file, got {shown}{hint}"

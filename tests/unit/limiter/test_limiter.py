@@ -349,6 +349,16 @@ def test_a_refused_slot_and_a_refused_function_are_told_to_the_hook() -> None:
     assert told == ["default", "function"]
 
 
+@pytest.mark.parametrize("name", ["", 5, None, "a\nb"])
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_an_invalid_name_of_a_limiter_is_reported_as_the_name(kind: Any, name: Any) -> None:
+    for rules in ["1/minute", [Rule(id="r", quota="1/minute")]]:
+        with pytest.raises(InvalidRule, match=r"^name: must be a non-empty string .*, got "):
+            kind(rules, name=name)
+    with pytest.raises(InvalidRule, match=r"^name: must be a non-empty string .*, got "):
+        kind("1/minute").sibling("2/minute", name=name)
+
+
 class OnlyNow:
     """A clock that cannot sleep."""
 
