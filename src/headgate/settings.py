@@ -263,6 +263,12 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def names_of(name: str) -> str:
+    """Return both names of a setting, for messages: `HEADGATE_STORE (--store)`. Secrets alone have flags for files."""
+    suffix = "_file" if name in ("admin_token", "data_token", "webhook_secret") else ""
+    return f"{variable(name)} ({flag(name + suffix)})"
+
+
 def _names() -> list[str]:
     return [*Settings.model_fields, *(f"{name}_file" for name in FROM_FILES)]
 
@@ -340,20 +346,20 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     """Yield problems that involve several settings."""
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         given, missing = ("tls_certificate", "tls_key") if settings.tls_certificate else ("tls_key", "tls_certificate")
-        yield f"{_both(given)} is set without {_both(missing)}: TLS needs both"
+        yield f"{names_of(given)} is set without {names_of(missing)}: TLS needs both"
     if settings.tls_client_ca is not None and not settings.tls:
-        yield f"{_both('tls_client_ca')} is set without {_both('tls_certificate')} and {_both('tls_key')}"
+        yield f"{names_of('tls_client_ca')} is set without {names_of('tls_certificate')} and {names_of('tls_key')}"
     if (settings.webhook_url is None) != (settings.webhook_secret is None):
-        yield f"{_both('webhook_url')} and {_both('webhook_secret')}: set both, or none: every message is signed"
+        yield f"{names_of('webhook_url')} and {names_of('webhook_secret')}: set both, or none: every message is signed"
     if settings.region is not None:
         try:
             _ = settings.own_region
         except ValueError as error:
             yield f"region: {error}"
         if settings.in_memory or settings.embedded:
-            yield f"region is set, but other regions cannot reach this one's store: set {_both('store')}"
+            yield f"region is set, but other regions cannot reach this one's store: set {names_of('store')}"
     open_ones = [
-        f"{_both(name)} is {address}"
+        f"{names_of(name)} is {address}"
         for name in ("http_address", "grpc_address", "admin_address")
         if (address := getattr(settings, name)) is not None and not address.is_loopback
     ]
@@ -362,16 +368,12 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     others = f"{' and '.join(open_ones)}, which other machines can reach"
     missing_tokens = [variable(name) for name in ("admin_token", "data_token") if getattr(settings, name) is None]
     if missing_tokens and settings.tls_client_ca is None:
-        yield f"{others}: set {' and '.join(missing_tokens)}, or {_both('tls_client_ca')} to ask for certificates"
+        yield f"{others}: set {' and '.join(missing_tokens)}, or {names_of('tls_client_ca')} to ask for certificates"
     if not settings.tls and not settings.insecure:
         yield (
-            f"{others}: set {_both('tls_certificate')} and {_both('tls_key')}, "
-            f"or {_both('insecure')} if something in front does TLS"
+            f"{others}: set {names_of('tls_certificate')} and {names_of('tls_key')}, "
+            f"or {names_of('insecure')} if something in front does TLS"
         )
-
-
-def _both(name: str) -> str:
-    return f"{variable(name)} ({flag(name)})"
 
 
 def _problem(detail: ErrorDetails, values: Mapping[str, _Value]) -> str:

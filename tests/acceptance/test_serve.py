@@ -575,7 +575,7 @@ def test_workers_that_cannot_share_counters_do_not_start(tmp_path: Path) -> None
     addresses = {"http_address": "127.0.0.1:0", "grpc_address": "127.0.0.1:0"}
     code, said = refused(cwd=tmp_path, workers=2, data_dir=tmp_path / "data", log_level="error", **addresses)
     assert code == 2
-    assert "HEADGATE_WORKERS: 2 workers cannot share their counters" in said
+    assert "HEADGATE_WORKERS (--workers): 2 workers cannot share their counters" in said
     assert "memory://" in said
 
 

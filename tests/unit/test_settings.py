@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headgate.cli.serve import serve
 from headgate.errors import InvalidSettings
-from headgate.settings import Settings, load
+from headgate.service.tls import Certificates
+from headgate.settings import Settings, load, names_of
 from headgate.settings_fields import Address
 
 SECRET = "correct-horse-battery-staple"
@@ -379,3 +382,18 @@ def test_a_region_that_makes_no_sense_is_refused(tmp_path: Path, old: str, new: 
 def test_a_name_alone_makes_no_region() -> None:
     (told,) = problems({"HEADGATE_REGION": "eu"})
     assert told.startswith("HEADGATE_REGION: names this region, but the regions are not configured")
+
+
+@pytest.mark.parametrize("name", sorted(Settings.model_fields))
+def test_messages_name_a_variable_and_a_flag_that_exists(name: str) -> None:
+    """Those about webhooks once named `--webhook-secret`, which serve does not take."""
+    variable, flag = names_of(name).removesuffix(")").split(" (")
+    assert variable == f"HEADGATE_{name.upper()}"
+    assert flag.removeprefix("--").replace("-", "_") in inspect.signature(serve).parameters
+
+
+def test_a_fault_that_is_found_at_the_start_names_the_flag_too(tmp_path: Path) -> None:
+    """Such messages once named the variable alone, whatever was used."""
+    key = written(tmp_path / "key", "not a key")
+    with pytest.raises(InvalidSettings, match=r"^HEADGATE_TLS_CERTIFICATE \(--tls-certificate\): "):
+        Certificates(key, key, protocol="h2")

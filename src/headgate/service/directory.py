@@ -15,7 +15,7 @@ from headgate.errors import InvalidRule, InvalidSettings
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.export import text_of
 from headgate.rules.sources.file import load
-from headgate.settings import ADMIN_TOKEN_FILE, DATABASE_FILE, Settings, variable
+from headgate.settings import ADMIN_TOKEN_FILE, DATABASE_FILE, Settings, names_of
 
 PRIVATE: Final = 0o700
 LINK_FILE: Final = "console-link"  # holds the hash of the code in the console's one-time sign-in link
@@ -42,8 +42,7 @@ class DataDirectory:
             probe.touch()
             probe.unlink()
         except OSError as error:
-            name = variable("data_dir")
-            raise InvalidSettings(f"{name} (--data-dir): {self.path}: cannot be used: {error.strerror}") from error
+            raise InvalidSettings(f"{names_of('data_dir')}: {self.path}: cannot be used: {error.strerror}") from error
 
     def admin_token(self) -> str:
         """Return the admin token. The first call creates it, in a file that only this user can read."""

@@ -28,7 +28,7 @@ from headgate.service.access import Access
 from headgate.service.data_plane import DataPlane
 from headgate.service.directory import DataDirectory, admin_token
 from headgate.service.process import freeze_new_keys
-from headgate.settings import Settings, variable
+from headgate.settings import Settings, names_of
 from headgate.stores.memory import AsyncMemoryStore
 from headgate.stores.protocol import AsyncHeartbeatStore, AsyncStore
 from headgate.stores.urls import open_async_store
@@ -211,7 +211,7 @@ class Node:
         except DatabaseError as error:
             raise type(error)(
                 f"{error}; and {self.directory.path} has no rules of an earlier run to use meanwhile: "
-                f"start the database, or set another with {variable('database_url')} (--database-url)"
+                f"start the database, or set another with {names_of('database_url')}"
             ) from error
 
     async def _prepare_database(self, tried: asyncio.Event) -> None:
@@ -318,7 +318,7 @@ def _database(settings: Settings, directory: DataDirectory) -> Database:
     try:
         return Database(settings.database)
     except ValueError as error:
-        raise InvalidSettings(f"{variable('database_url')}: {error}") from error
+        raise InvalidSettings(f"{names_of('database_url')}: {error}") from error
 
 
 def _webhook(settings: Settings) -> Webhook | None:
@@ -339,16 +339,16 @@ def _auditor(
         )
         return Auditor(database, directory.events, options=options, usage=usage, tell=tell)
     except ValueError as error:
-        raise InvalidSettings(f"{variable('audit_retention')}, {variable('usage_retention')}: {error}") from error
+        raise InvalidSettings(f"{names_of('audit_retention')}, {names_of('usage_retention')}: {error}") from error
     except OSError as error:
-        raise InvalidSettings(f"{variable('data_dir')}: {directory.events}: cannot be used: {error}") from error
+        raise InvalidSettings(f"{names_of('data_dir')}: {directory.events}: cannot be used: {error}") from error
 
 
 def _open_tracing(endpoint: str) -> Tracing:
     try:
         return configure_tracing(endpoint)
     except (ValueError, ImportError) as error:
-        raise InvalidSettings(f"{variable('otlp_endpoint')}: {error}") from error
+        raise InvalidSettings(f"{names_of('otlp_endpoint')}: {error}") from error
 
 
 def _traced_meter(tracing: Tracing, holder: Holder) -> Meter:
@@ -361,4 +361,4 @@ def _store(settings: Settings, meter: Meter) -> AsyncStore:
     try:
         return open_async_store(url, None, observer=meter)
     except (ValueError, ImportError, StoreError) as error:
-        raise InvalidSettings(f"{variable('store')}: {str(error).replace(repr(url), 'this')}") from error
+        raise InvalidSettings(f"{names_of('store')}: {str(error).replace(repr(url), 'this')}") from error

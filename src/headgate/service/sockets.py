@@ -7,7 +7,7 @@ import socket
 from typing import Final
 
 from headgate.errors import HeadgateError
-from headgate.settings import flag, variable
+from headgate.settings import flag, names_of, variable
 from headgate.settings_fields import Address
 
 ANY: Final = "::"
@@ -25,7 +25,7 @@ def bind(address: Address, setting: str, *, shared: bool = False) -> list[socket
     try:
         endpoints = _endpoints(address)
     except OSError as error:
-        raise CannotListen(f"{variable(setting)}: {address.host!r} is not known: {error.strerror}") from error
+        raise CannotListen(f"{names_of(setting)}: {address.host!r} is not known: {error.strerror}") from error
     sockets: list[socket.socket] = []
     port = address.port
     try:

@@ -26,7 +26,7 @@ from headgate.rules.sources.collection import collection_paused
 from headgate.service.directory import DataDirectory, admin_token
 from headgate.service.process import AT_ONCE, ListenAddresses, WorkerNumber
 from headgate.service.sockets import close, reserve
-from headgate.settings import Settings, variable
+from headgate.settings import Settings, names_of
 from headgate.settings_fields import Address
 from headgate.stores.embedded.server_handle import ServerHandle
 from headgate.telemetry.logs import configure_logging
@@ -68,8 +68,8 @@ def _counters(settings: Settings) -> ServerHandle:
     except (ValueError, StoreError) as error:
         name = "store" if settings.store is not None else "workers"
         raise InvalidSettings(
-            f"{variable(name)}: {settings.workers} workers cannot share their counters: {error}; or set "
-            f"{variable('store')} to a Redis, or to memory:// to let each worker count separately"
+            f"{names_of(name)}: {settings.workers} workers cannot share their counters: {error}; or set "
+            f"{names_of('store')} to a Redis, or to memory:// to let each worker count separately"
         ) from error
     log.info("all workers share their counters in a Valkey of their own: %s", handle.directory)
     return handle

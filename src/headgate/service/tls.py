@@ -9,7 +9,7 @@ from typing import Literal
 
 from headgate.core.file_fingerprint import FileFingerprint, fingerprint_of
 from headgate.errors import InvalidSettings
-from headgate.settings import variable
+from headgate.settings import names_of
 
 log = logging.getLogger("headgate")
 
@@ -31,7 +31,7 @@ class Certificates:
         try:
             self.context = self._context()
         except (OSError, ValueError) as error:
-            raise InvalidSettings(f"{variable('tls_certificate')}: {self._what(error)}") from error
+            raise InvalidSettings(f"{names_of('tls_certificate')}: {self._what(error)}") from error
 
     def refresh(self) -> bool:
         """Reload `context` if the files have changed, and return whether it did. Logs invalid files once."""
