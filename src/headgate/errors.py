@@ -4,6 +4,7 @@ HeadgateError
 ├── InvalidQuota          (ValueError)   a notation or a value that is not a valid quota
 ├── InvalidRule           (ValueError)   rules that cannot be applied; lists every problem with them
 ├── InvalidSettings       (ValueError)   settings that the service cannot run with; lists every problem
+├── InvalidStore          (ValueError)   a store's URL that is invalid, or something that is not a store
 ├── InvalidCheck          (ValueError)   a check with an invalid subject, cost or key
 │   └── IdempotencyConflict              one idempotency key, two different requests
 ├── RateLimited                          a decorated function was refused; carries the decision
@@ -68,6 +69,10 @@ class InvalidSettings(HeadgateError, ValueError):
     def __init__(self, *problems: str) -> None:
         self.problems = problems
         super().__init__("\n".join(problems))
+
+
+class InvalidStore(HeadgateError, ValueError):
+    """A store's URL that is invalid, or something that is neither a URL nor a store."""
 
 
 class InvalidCheck(HeadgateError, ValueError):

@@ -24,6 +24,7 @@ def test_the_public_names() -> None:
         "InvalidCheck",
         "InvalidQuota",
         "InvalidRule",
+        "InvalidStore",
         "LimitStatus",
         "Limiter",
         "NotFound",
@@ -76,7 +77,7 @@ def test_every_error_is_a_headgate_error() -> None:
     errors = [
         value for value in vars(headgate).values() if isinstance(value, type) and issubclass(value, BaseException)
     ]
-    assert len(errors) == 14
+    assert len(errors) == 15
     assert all(issubclass(error, headgate.HeadgateError) for error in errors)
 
 

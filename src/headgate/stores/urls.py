@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from headgate.core.clock import Clock
 from headgate.core.key import checked_prefix
+from headgate.errors import InvalidStore
 
 if TYPE_CHECKING:
     from headgate.stores.memory import MemoryStore
@@ -34,7 +35,7 @@ _AUTHORITY: Final = re.compile(r"(?<=://)[^/?#]*").search  # user, password and 
 def open_store(url: str, clock: Clock | None, *, observer: StoreObserver | None = None) -> Store:
     """Open the store of a URL, for threads.
 
-    Raises `ValueError` if the URL is not that of a store, and `ImportError` if a required package is missing.
+    Raises `InvalidStore` if the URL is not that of a store, and `ImportError` if a required package is missing.
     `embedded://` raises `StoreUnavailable` if no server can be started.
 
     The store reports its calls to a server to `observer`; a memory store makes no calls.
@@ -76,15 +77,17 @@ def check_url(url: str) -> None:
         _module("redis.options", url).read_url(url)
 
 
-def no_store(given: object) -> ValueError:
+def no_store(given: object) -> InvalidStore:
     """Return the error for something that is neither a URL nor a store."""
-    return ValueError(f"store: must be a URL or a store, got an object of type {type(given).__qualname__}; use {FORMS}")
+    return InvalidStore(
+        f"store: must be a URL or a store, got an object of type {type(given).__qualname__}; use {FORMS}"
+    )
 
 
 def _scheme(url: str) -> str:
     scheme = parts_of(url).scheme
     if scheme not in SCHEMES:
-        raise ValueError(f"store: {_shown(url)} is not a store URL; use {FORMS}")
+        raise InvalidStore(f"store: {_shown(url)} is not a store URL; use {FORMS}")
     return scheme
 
 
@@ -93,10 +96,11 @@ def _open_memory(url: str, clock: Clock | None) -> MemoryStore:
     for name, value in parse_qsl(parts_of(url).query, keep_blank_values=True):
         if name == "prefix":  # has no effect: no other process shares this store
             read_prefix(value)
-        elif name == "max_keys" and value.isdecimal():
+        elif name == "max_keys" and value.isdecimal() and int(value) > 0:
             options[name] = int(value)
         else:
-            raise ValueError(f"store URL: {name}={value!r}: memory:// takes only max_keys=<whole number> and prefix")
+            known = "max_keys=<whole number>, from 1, and prefix"
+            raise InvalidStore(f"store URL: {name}={value!r}: memory:// takes only {known}")
     store: MemoryStore = _module("memory", url).MemoryStore(clock=clock, **options)
     return store
 
@@ -118,14 +122,14 @@ def _shown(url: str) -> str:
 
 
 def parts_of(url: str) -> SplitResult:
-    """Split a URL. Raises `ValueError` if a delimiter is not escaped, as often happens in generated passwords."""
+    """Split a URL. Raises `InvalidStore` if a delimiter is not escaped, as often happens in generated passwords."""
     try:
         parts = _split(url)
     except ValueError:
-        raise ValueError(_message_of("it cannot be parsed")) from None
+        raise InvalidStore(_message_of("it cannot be parsed")) from None
     to_host = parts.scheme.partition("+")[0] in ("redis", "rediss")  # others have no host, and any path
     if "#" in url or (to_host and "@" in parts.path + parts.query):
-        raise ValueError(_message_of("a / ? # or @ is in the wrong place"))
+        raise InvalidStore(_message_of("a / ? # or @ is in the wrong place"))
     return parts
 
 
@@ -137,12 +141,20 @@ def _split(url: str) -> SplitResult:
     return urlsplit(url[: authority.start()] + url[authority.end() :])._replace(netloc=authority[0])
 
 
+def read_options(parts: SplitResult) -> list[tuple[str, str]]:
+    """Return the names and values of a URL's options. Raises `InvalidStore`."""
+    try:
+        return parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:  # its message may show a password
+        raise InvalidStore(_message_of("an option is not of the form name=value")) from None
+
+
 def read_prefix(value: str) -> str:
-    """Parse the option `prefix`, with which all keys and channels of a store begin. Raises `ValueError`."""
+    """Parse the option `prefix`, with which all keys and channels of a store begin. Raises `InvalidStore`."""
     try:
         return checked_prefix(value)
     except ValueError as error:
-        raise ValueError(f"store URL: prefix: {error}") from None
+        raise InvalidStore(f"store URL: prefix: {error}") from None
 
 
 def with_prefix(url: str, prefix: str | None) -> str:

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode
+from urllib.parse import SplitResult, unquote, urlencode
 
-from headgate.errors import StoreUnavailable
-from headgate.stores.urls import parts_of
+from headgate.errors import InvalidStore, StoreUnavailable
+from headgate.stores.urls import parts_of, read_options
 
 DEFAULT_NAME: Final = "default"
 DEFAULT_MAXMEMORY: Final = "256mb"  # more than a million keys; beyond that, failure modes decide on new ones
@@ -35,17 +35,17 @@ class EmbeddedOptions(NamedTuple):
 
 
 def read_url(url: str) -> EmbeddedOptions:
-    """Parse the URL. Raises `ValueError` if it is invalid."""
+    """Parse the URL. Raises `InvalidStore` if it is invalid."""
     parts = parts_of(url)
     own = {"server": "", "maxmemory": DEFAULT_MAXMEMORY}
     others = []
-    for name, value in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)):
+    for name, value in read_options(parts):
         if name in own:
             own[name] = value
         else:
             others.append((name, value))
     if not _MEMORY.fullmatch(own["maxmemory"]):
-        raise ValueError(f"store URL: maxmemory: must be a size such as 256mb or 1gb, got {own['maxmemory']!r}")
+        raise InvalidStore(f"store URL: maxmemory: must be a size such as 256mb or 1gb, got {own['maxmemory']!r}")
     return EmbeddedOptions(_directory(parts), own["server"] or None, own["maxmemory"], urlencode(others))
 
 
@@ -56,20 +56,20 @@ def own_directory() -> Path:
 
 def _directory(parts: SplitResult) -> Path:
     if "@" in parts.netloc:
-        raise ValueError("store URL: embedded:// takes no user or password: the directory's permissions apply")
+        raise InvalidStore("store URL: embedded:// takes no user or password: the directory's permissions apply")
     url = f"embedded://{parts.netloc}{parts.path}"
     name, path = parts.netloc, unquote(parts.path).rstrip("/")
     if name and path:
-        raise ValueError(
+        raise InvalidStore(
             f"store URL: {url!r} is neither a name nor an absolute path: use embedded://name, or three slashes as in "
             "embedded:///var/lib/app"
         )
     if path:
         if "\0" in path:
-            raise ValueError(f"store URL: {url!r}: a path must not contain a zero byte")
+            raise InvalidStore(f"store URL: {url!r}: a path must not contain a zero byte")
         return Path(path)
     if not _NAME.fullmatch(name or DEFAULT_NAME):
-        raise ValueError(
+        raise InvalidStore(
             f"store URL: {name!r}: a name has up to 32 letters, digits, '_', '-' and '.', and does not begin with "
             "one of the last two"
         )

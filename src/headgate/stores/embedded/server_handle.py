@@ -39,8 +39,8 @@ log = logging.getLogger("headgate")
 class ServerHandle:
     """One process's use of a server, which any process with the same directory may have started.
 
-    The server answers once the handle is created. Raises `ValueError` if the URL is invalid, and `StoreUnavailable` if
-    no server can be started. Forked children share their parent's handle: each has it until it closes the handle or
+    The server answers once the handle is created. Raises `InvalidStore` if the URL is invalid, and `StoreUnavailable`
+    if no server can be started. Forked children share their parent's handle: each has it until it closes the handle or
     ends.
     """
 

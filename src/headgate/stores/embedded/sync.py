@@ -11,7 +11,7 @@ from headgate.stores.redis.sync import RedisStore
 class EmbeddedStore(RedisStore):
     """The Redis store on a server that this store starts. Creating it waits for the server; closing it releases it.
 
-    Raises `ValueError` if the URL is invalid, and `StoreUnavailable` if no server can be started.
+    Raises `InvalidStore` if the URL is invalid, and `StoreUnavailable` if no server can be started.
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None, observer: StoreObserver | None = None) -> None:

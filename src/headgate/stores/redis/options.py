@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final, Literal, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, unquote, urlencode, urlsplit
 
 from redis.connection import Connection, SSLConnection, parse_url
 from redis.exceptions import RedisError
 
 from headgate.core.key import DEFAULT_PREFIX
 from headgate.core.suggestion import did_you_mean
+from headgate.errors import InvalidStore
 from headgate.stores.breaker import PROBE_SECONDS
 from headgate.stores.redis.faults import Address
 from headgate.stores.redis.tls import Tls
-from headgate.stores.urls import parts_of, read_prefix
+from headgate.stores.urls import parts_of, read_options, read_prefix
 
 OWN: Final = ("timeout", "connect_timeout", "max_batch", "max_in_flight", "probe_every", "remember")  # numeric options
 WHOLE: Final = ("max_batch", "max_in_flight")
@@ -81,12 +82,12 @@ class StoreTarget(NamedTuple):
 
 
 def read_url(url: str) -> StoreTarget:
-    """Parse the URL of a store. Raises `ValueError` on anything unknown."""
+    """Parse the URL of a store. Raises `InvalidStore` on anything unknown."""
     parts = parts_of(url)
     scheme, _, topology = parts.scheme.partition("+")
     own: dict[str, Any] = {}
     others, of_sentinels = [], {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)):
+    for name, value in read_options(parts):
         if name in OWN:
             own[name] = _number(name, value, whole=name in WHOLE, zero=name == "remember")
         elif name == "prefix":
@@ -95,7 +96,7 @@ def read_url(url: str) -> StoreTarget:
             of_sentinels[name] = value
         elif name in REFUSED or name.startswith(("ssl_validate_ocsp", "ssl_ocsp_")):
             instead = "; use timeout or connect_timeout" if "timeout" in name else ""
-            raise ValueError(f"store URL: {name}: unknown option{instead}")
+            raise InvalidStore(f"store URL: {name}: unknown option{instead}")
         else:
             others.append((name, value))
     options = RedisOptions(**own)
@@ -103,10 +104,12 @@ def read_url(url: str) -> StoreTarget:
         number = parts.path.strip("/")
         if scheme != "unix" and number and not (number.isascii() and number.isdecimal()):  # redis-py would use 0
             problem = "the database must be a number, as in redis://localhost:6379/0"
-            raise ValueError(f"store URL: {problem}, got {number!r}")
+            raise InvalidStore(f"store URL: {problem}, got {number!r}")
         return StoreTarget(options, _params(parts._replace(query=urlencode(others)), options))
     if topology not in PORTS or scheme not in ("redis", "rediss"):
-        raise ValueError(f"store URL: scheme: must be redis+sentinel, redis+cluster or rediss+…, got {parts.scheme!r}")
+        raise InvalidStore(
+            f"store URL: scheme: must be redis+sentinel, redis+cluster or rediss+…, got {parts.scheme!r}"
+        )
     user, at, hosts = parts.netloc.rpartition("@")
     seeds = tuple(_address(host, PORTS[topology]) for host in hosts.split(","))
     first = f"[{seeds[0][0]}]" if ":" in seeds[0][0] else seeds[0][0]
@@ -114,12 +117,12 @@ def read_url(url: str) -> StoreTarget:
     path = [unquote(part) for part in parts.path.strip("/").split("/")]
     if topology == "cluster":
         if path not in ([""], ["0"]):
-            raise ValueError(f"store URL: a cluster has only database 0, got {parts.path!r}")
+            raise InvalidStore(f"store URL: a cluster has only database 0, got {parts.path!r}")
         params = _params(plain, options)
         return StoreTarget(options, params, "cluster", seeds, params)
     service, *database = path
     if not service or len(database) > 1 or not (database or ["0"])[0].isdecimal():
-        raise ValueError(
+        raise InvalidStore(
             f"store URL: path: must be /<service>/<db>, with Sentinel's name of the service, got {parts.path!r}"
         )
     params = _params(plain._replace(path="/".join(("", *database))), options)
@@ -133,7 +136,7 @@ def _params(parts: SplitResult, options: RedisOptions) -> ConnectionParams:
         arguments = dict(parse_url(whole))  # type: ignore[no-untyped-call]
     except ValueError as error:
         what = "the port must be a number" if str(error).startswith("Port ") else error  # it may be a password
-        raise ValueError(f"store URL: {what}") from None
+        raise InvalidStore(f"store URL: {what}") from None
     arguments.setdefault("protocol", 2)
     arguments.setdefault("client_name", "headgate")
     arguments["socket_connect_timeout"] = options.connect_timeout
@@ -143,9 +146,9 @@ def _params(parts: SplitResult, options: RedisOptions) -> ConnectionParams:
     except TypeError as error:  # else the first check would fail
         found = _UNEXPECTED.search(str(error))
         unknown = f"{found[1]}: unknown option{did_you_mean(found[1], NAMES)}" if found else f"unknown option: {error}"
-        raise ValueError(f"store URL: {unknown}") from error
+        raise InvalidStore(f"store URL: {unknown}") from error
     except RedisError as error:
-        raise ValueError(f"store URL: unknown option: {error}") from error
+        raise InvalidStore(f"store URL: unknown option: {error}") from error
     return _tls_params(kind, arguments)
 
 
@@ -163,7 +166,7 @@ def _sentinel_params(params: ConnectionParams, given: dict[str, str]) -> Connect
     kind, tls = params.kind, given.get("sentinel_ssl", "")
     if tls:
         if tls not in ("true", "false"):
-            raise ValueError(f"store URL: sentinel_ssl: must be true or false, got {tls!r}")
+            raise InvalidStore(f"store URL: sentinel_ssl: must be true or false, got {tls!r}")
         kind = parse_url("rediss://").get("connection_class") if tls == "true" else None  # type: ignore[no-untyped-call]
     if kind is None:
         arguments = {name: value for name, value in arguments.items() if not name.startswith("ssl_")}
@@ -171,14 +174,14 @@ def _sentinel_params(params: ConnectionParams, given: dict[str, str]) -> Connect
 
 
 def _address(text: str, port: int) -> Address:
-    """Parse a host with or without a port. Raises `ValueError`."""
+    """Parse a host with or without a port. Raises `InvalidStore`."""
     parts = urlsplit(f"//{text}")
     try:
         host, number = parts.hostname, parts.port
     except ValueError:
         host = None
     if not host or parts.path or parts.username is not None:
-        raise ValueError(f"store URL: hosts must be host:port,host:port, got {text!r}")
+        raise InvalidStore(f"store URL: hosts must be host:port,host:port, got {text!r}")
     return host, number or port
 
 
@@ -189,5 +192,5 @@ def _number(name: str, value: str, *, whole: bool, zero: bool = False) -> float:
         number = -1
     if not 0 <= number < float("inf") or (number == 0 and not zero):
         kind, least = "whole number" if whole else "number", "from 0" if zero else "above 0"
-        raise ValueError(f"store URL: {name}: must be a {kind} {least}, got {value!r}")
+        raise InvalidStore(f"store URL: {name}: must be a {kind} {least}, got {value!r}")
     return number

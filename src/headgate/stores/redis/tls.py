@@ -17,6 +17,7 @@ from redis.connection import SSLConnection
 from redis.exceptions import RedisError
 
 from headgate.core.file_fingerprint import FileFingerprint, fingerprint_of
+from headgate.errors import InvalidStore
 
 FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 SHORTEST: Final = 0.001  # seconds for a handshake
@@ -27,7 +28,7 @@ log = logging.getLogger("headgate")
 class Tls:
     """The TLS settings from the options of redis-py's connections.
 
-    Raises `ValueError` if they are invalid at first. If they become invalid later, the last valid ones stay in use.
+    Raises `InvalidStore` if they are invalid at first. If they become invalid later, the last valid ones stay in use.
     """
 
     def __init__(self, arguments: dict[str, Any]) -> None:
@@ -39,7 +40,7 @@ class Tls:
         try:
             self._context = self._make()
         except (OSError, ValueError, TypeError, RedisError) as error:
-            raise ValueError(f"store URL: TLS: {self._what(error)}") from error
+            raise InvalidStore(f"store URL: TLS: {self._what(error)}") from error
 
     def context(self) -> ssl.SSLContext:
         """Return the context for the next connection."""

@@ -19,6 +19,7 @@ from headgate.errors import (
     InvalidQuota,
     InvalidRule,
     InvalidSettings,
+    InvalidStore,
     NotFound,
     Problem,
     RateLimited,
@@ -53,7 +54,7 @@ def test_every_exception_of_headgate_has_an_answer_of_its_own() -> None:
     refused = Limiter("1/minute", clock=FakeClock()).check("alice", cost=2)
     for kind in kinds:
         error = kind(refused) if kind is RateLimited else kind("what it says")
-        if kind not in (HeadgateError, InvalidSettings):  # nobody raises the root; settings are read before requests
+        if kind not in (HeadgateError, InvalidSettings, InvalidStore):  # the root, and those raised before requests
             assert problem_of(error).status != 500, kind
 
 
