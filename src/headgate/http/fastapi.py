@@ -13,7 +13,7 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
-from typing import Any, Final, TypeVar, Unpack, overload
+from typing import Annotated, Any, Final, NoReturn, TypeVar, Unpack, overload
 
 try:
     from fastapi import Depends, FastAPI, Response, WebSocket
@@ -85,6 +85,16 @@ class RouteDependency:
             response.headers[field] = value
 
 
+class _NotCalled:
+    """Makes FastAPI say what is wrong with `Depends(limit)`: it would read the quota from requests."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get_pydantic_core_schema__(self, *_: Any) -> NoReturn:
+        raise InvalidRule(f"{self._name} is not a dependency itself: call it, as in Depends({self._name}('5/minute'))")
+
+
 class MessageDependency:
     """A dependency that limits the messages of a WebSocket route. See `limit_messages`."""
 
@@ -97,7 +107,10 @@ class MessageDependency:
 
 
 def limit(
-    quota: QuotaOption, *, limiter: AsyncLimiter | None = None, **options: Unpack[LimitOptions]
+    quota: Annotated[QuotaOption, _NotCalled("limit")],
+    *,
+    limiter: AsyncLimiter | None = None,
+    **options: Unpack[LimitOptions],
 ) -> RouteDependency:
     """Return a limit for `Depends` on a route, a router or an app: `Depends(limit("5/minute"))`. It is also a decorator
     of a handler; put it below the route's: `@app.get("/")`, `@limit("5/minute")`.
@@ -114,7 +127,10 @@ def limit(
 
 
 def limit_messages(
-    quota: QuotaOption, *, limiter: AsyncLimiter | None = None, **options: Unpack[LimitOptions]
+    quota: Annotated[QuotaOption, _NotCalled("limit_messages")],
+    *,
+    limiter: AsyncLimiter | None = None,
+    **options: Unpack[LimitOptions],
 ) -> MessageDependency:
     """Return a limit on the messages of a WebSocket, for `Depends` on its route. A message over the limit closes the
     WebSocket with code 1013; the handler sees a disconnect.

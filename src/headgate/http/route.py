@@ -13,6 +13,7 @@ from headgate.core.cost import REQUESTS, Cost
 from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
 from headgate.core.quota import MAX_INT, Quota
+from headgate.core.suggestion import did_you_mean
 from headgate.errors import InvalidCheck, InvalidRule
 from headgate.http.identity import client_of
 from headgate.http.limits import DeductWhen, Limits
@@ -32,6 +33,8 @@ ExemptWhen = OfRequest[bool]
 
 TAKEN: Final = "headgate.routes"  # where a request keeps the names of its checked limits
 LIMITED: Final = "_headgate_limits"  # an attribute of functions with their limits; decorators around them copy it
+# Options of slowapi, Flask-Limiter and django-ratelimit that have other names here.
+_OF_OTHERS: Final = {"key_func": "key", "error_message": "message", "scope": "name", "group": "name"}
 MAX_LIMITERS: Final = 4_096  # of one limit: one per route and quota
 
 
@@ -74,7 +77,10 @@ class RouteLimit:
         override_defaults: bool = True,
         message: str = "",
         failure_mode: FailureMode | None = None,
+        **unknown: Any,
     ) -> None:
+        for option in unknown:
+            raise TypeError(_describe_unknown(option))
         for option, function in (("key", key), ("exempt_when", exempt_when), ("deduct_when", deduct_when)):
             if function is not None and not callable(function):
                 raise InvalidRule(f"{option}: must be a function, got {function!r}")
@@ -219,6 +225,13 @@ def subject_of(limits: Limits[Any], key: Subject) -> str:
     if isinstance(key, bool) or not isinstance(key, str | int | UUID):
         raise InvalidCheck(f"key: must return a string, an integer, a UUID or None, got {key!r}")
     return f"key:{key}"
+
+
+def _describe_unknown(option: str) -> str:
+    """Return what is wrong with an option that is not one of ours: it may be another limiter's."""
+    ours = _OF_OTHERS.get(option)
+    hint = did_you_mean(option, LimitOptions.__annotations__) if ours is None else f"; here it is {ours}="
+    return f"limit: {option}: unknown option{hint}"
 
 
 def _require_quota(quota: object) -> str | Quota:

@@ -377,3 +377,32 @@ def test_exempt_clients_are_exempt_from_limits_of_routes_and_defaults(web: Any) 
         options = {"limiter": web.limiter_class(rules, clock=FakeClock(0))}
     web.build(limited=[("1/minute", {})], defaults="1/minute", **options)
     assert statuses(web, *USER, "/plain", "/plain") == [200] * 5
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [for_fastapi.limit, for_fastapi.limit_messages, for_starlette.limit, Headgate().limit, for_django.limit],
+    ids=["fastapi", "messages", "starlette", "flask", "django"],
+)
+def test_the_options_of_other_limiters_are_an_error_that_names_ours(limit: Limit) -> None:
+    """slowapi and Flask-Limiter have `key_func`, which migrants type here too."""
+    for option, hint in (
+        ("key_func", "here it is key="),
+        ("error_message", "here it is message="),
+        ("scope", "here it is name="),
+        ("methodes", "did you mean 'methods'"),
+    ):
+        with pytest.raises(TypeError, match=rf"^limit: {option}: unknown option; {hint}"):
+            limit("5/minute", **{option: "x"})
+
+
+@pytest.mark.parametrize("limit", [for_fastapi.limit, for_fastapi.limit_messages])
+def test_fastapi_says_that_a_limit_must_be_called(limit: Any) -> None:
+    """FastAPI's own error spoke of the type of a response field."""
+    complaint = (
+        rf"^{limit.__name__} is not a dependency itself: call it, as in Depends\({limit.__name__}\('5/minute'\)\)"
+    )
+    with pytest.raises(InvalidRule, match=complaint):
+        FastAPI().get("/", dependencies=[Depends(limit)])(lambda: None)
+    with pytest.raises(InvalidRule, match=complaint):
+        FastAPI(dependencies=[Depends(limit)]).get("/")(lambda: None)
