@@ -9,7 +9,7 @@ from headgate.core.check import Extras
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision, decision_with
 from headgate.core.reading import Reading
-from headgate.errors import IdempotencyConflict
+from headgate.errors import IdempotencyConflict, InvalidCheck
 from headgate.limiter.combined_plans import Indexes
 from headgate.limiter.engine import Engine
 from headgate.limiter.prepared_check import KnownUser, PreparedCheck
@@ -96,7 +96,9 @@ def _is_allowed(part: PreparedCheck, decision: Decision) -> bool:
 def prepare_batch(
     engine: Engine, requests: Sequence[BatchedRequest], known: Sequence[KnownUser] | None = None
 ) -> list[PreparedCheck]:
-    """Prepare the requests of a batch, in order. Raises `InvalidCheck`. Without `known`, no user has to be looked up.
+    """Prepare the requests of a batch, in order. Without `known`, no user has to be looked up.
+
+    Raises `InvalidCheck`, which names the request by its index: `checks[3]: …`.
 
     Most requests of a batch differ from the one before only in a fact on whose value no plan depends.
     """
@@ -106,18 +108,21 @@ def prepare_batch(
     free: str | None = None  # the fact in which a request may differ and still have the plan and the costs of the last
     plan: RulePlan = NO_RULE
     costs: tuple[int, ...] = ()
-    for facts, cost, key, varying in requests:
-        if varying is not None and varying == free:
-            prepared.append(_new(PreparedCheck, (plan, plan.subjects(facts), costs, False, None, 0, None)))
-            continue
-        if known is not None:
-            snapshot, user = known[len(prepared)]
-        planner = snapshot.planner
-        one = engine.prepare(facts, (snapshot, planner.plan(facts, clock, user)), cost, key)
-        prepared.append(one)
-        plan, costs = one.plan, one.costs
-        is_plain = known is None and snapshot.terms is None and key is None and not plan.slots
-        free = varying if varying is not None and is_plain and not planner.depends_on(varying, facts) else None
+    try:
+        for facts, cost, key, varying in requests:
+            if varying is not None and varying == free:
+                prepared.append(_new(PreparedCheck, (plan, plan.subjects(facts), costs, False, None, 0, None)))
+                continue
+            if known is not None:
+                snapshot, user = known[len(prepared)]
+            planner = snapshot.planner
+            one = engine.prepare(facts, (snapshot, planner.plan(facts, clock, user)), cost, key)
+            prepared.append(one)
+            plan, costs = one.plan, one.costs
+            is_plain = known is None and snapshot.terms is None and key is None and not plan.slots
+            free = varying if varying is not None and is_plain and not planner.depends_on(varying, facts) else None
+    except InvalidCheck as error:
+        raise InvalidCheck(f"checks[{len(prepared)}]: {error}") from None
     return prepared
 
 

@@ -69,8 +69,8 @@ class RateLimiter:
         return self._answer_many(await answer, timestamps)
 
     def _answer_many(self, decisions: list[Decision], timestamps: list[tuple[int, int]]) -> Answered:
-        for place, timestamp in timestamps:
-            self._compare(timestamp, decisions[place])
+        for index, timestamp in timestamps:
+            self._compare(timestamp, decisions[index])
         return encode_batch(decisions), len(decisions)
 
     async def acquire(self, request: messages.CheckRequest) -> messages.AcquireResponse:

@@ -126,10 +126,10 @@ def _read_many(received: bytes) -> tuple[list[BatchedRequest], list[tuple[int, i
     if len(checks) > MAX_BATCH:
         raise InvalidCheck(f"checks: at most {MAX_BATCH:,} in one call, got {len(checks):,}")
     asks = []
-    for place, check in enumerate(checks):
+    for index, check in enumerate(checks):
         try:
             cost = cost_of(check)
             asks.append(BatchedRequest(facts_of(check), cost, check.idempotency_key or None if cost else None))
         except InvalidCheck as error:
-            raise InvalidCheck(f"checks[{place}]: {error}") from None
-    return asks, [(place, check.timestamp) for place, check in enumerate(checks) if check.timestamp]
+            raise InvalidCheck(f"checks[{index}]: {error}") from None
+    return asks, [(index, check.timestamp) for index, check in enumerate(checks) if check.timestamp]

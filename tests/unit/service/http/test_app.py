@@ -137,6 +137,15 @@ def test_one_bad_check_of_a_batch_and_nothing_is_charged() -> None:
     assert call(app, "POST", "/v1/peek", {"user": "alice"}).json["remaining"] == 3
 
 
+@pytest.mark.parametrize("value", ["alice", None])
+def test_an_unknown_fact_of_a_batch_is_reported_with_its_check(value: str | None) -> None:
+    app = made()
+    got = call(app, "POST", "/v1/check/batch", {"checks": [{"user": "alice"}, {"usr": value}]})
+    assert got.status == 400
+    assert got.json["detail"].startswith("checks[1]: unknown fact 'usr'; did you mean 'user'")
+    assert call(app, "POST", "/v1/peek", {"user": "alice"}).json["remaining"] == 3
+
+
 def test_an_empty_batch_is_answered() -> None:
     assert call(made(), "POST", "/v1/check/batch", {"checks": []}).json == {"decisions": []}
 

@@ -37,8 +37,6 @@ def test_a_mistyped_name_is_refused_also_of_what_is_null() -> None:
     with pytest.raises(InvalidCheck, match=r"^checks\[1\]: unknown fact 'usr'"):
         asks_of({"checks": [{"user": "a"}, {"usr": None}]}, NAMES)
     assert ask_of({"plan": None}, FactNames(["plan"])).facts == {}
-    with pytest.raises(InvalidCheck, match=r"^checks\[1\]: unknown fact 'usr'; did you mean 'user'"):
-        asks_of({"checks": [{"user": "alice"}, {"usr": "alice"}]}, NAMES)
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,13 @@ def test_what_makes_no_sense(world: World, fields: dict[str, Any], message: str)
     assert world.check(**fine).current_count == 1  # nothing was charged
 
 
+def test_an_unknown_fact_of_a_batch_is_reported_with_its_check(world: World) -> None:
+    fine = {"identifier": "u", "endpoint": "/user"}
+    with pytest.raises(InvalidCheck, match=r"^checks\[2\]: unknown fact 'usr'; did you mean 'user'"):
+        world.batch(fine, fine, {"facts": {"usr": "u"}})
+    assert world.check(**fine).current_count == 1  # nothing was charged
+
+
 def test_a_cost_of_0_looks(world: World) -> None:
     fields = {"identifier": "u", "endpoint": "/user"}
     world.check(**fields, cost=2, idempotency_key="k")
