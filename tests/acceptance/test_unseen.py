@@ -68,6 +68,14 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield service
 
 
+def test_an_api_key_that_is_not_accepted_is_counted(service: Service) -> None:
+    """The metric was on the dashboard, but the service did not export it."""
+    headers = {"X-Headgate-Token": TOKEN, "X-API-Key": "k" * 1_025, "X-Forwarded-For": "192.0.2.7"}
+    for _ in range(2):
+        assert httpx.get(f"{service.url}/v1/authorize", headers=headers, timeout=LATEST).status_code == 200
+    assert metric(service, "headgate_identity_rejections_total", reason="api_key_too_long") == 2
+
+
 def test_a_bad_data_token_is_counted_and_logged(service: Service) -> None:
     long_ago = TokenTable(f"sqlite:///{service.data_dir}/headgate.db", clock=FakeClock())
     _, expired = long_ago.create("of-the-gateway", role="viewer", scopes=["check"], seconds=60, actor="test")

@@ -19,6 +19,7 @@ from headgate.db import Changes, Database, TokenTable, migrate
 from headgate.db.changes import ChangeListener
 from headgate.db.tokens import Token
 from headgate.errors import DatabaseError, InvalidSettings, StoreError
+from headgate.http.identity import Identity
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources import sighup
@@ -27,6 +28,7 @@ from headgate.rules.sources.file import FileSource, load
 from headgate.service.access import Access
 from headgate.service.data_plane import DataPlane
 from headgate.service.directory import DataDirectory, admin_token
+from headgate.service.http.authorize import API_KEY_HEADER
 from headgate.service.process import freeze_new_keys
 from headgate.settings import Settings, names_of
 from headgate.stores.memory import AsyncMemoryStore
@@ -79,6 +81,7 @@ class Node:
             data_token=None if settings.data_token is None else settings.data_token.get_secret_value(),
             tokens=self.tokens,
         )
+        self.identity = Identity(api_key_header=API_KEY_HEADER)  # of the clients whose requests proxies ask about
         self.usage = UsageCounter()
         self.auditor = _auditor(settings, self.database, self.directory, self.usage, self.webhook)
         self.tracing = process_tracing() if settings.otlp_endpoint is None else _open_tracing(settings.otlp_endpoint)
@@ -133,6 +136,7 @@ class Node:
             leases=self.limiter.leases,
             slots=self.limiter.slots,
             regions=None if self.settings.region is None else self.limiter.regions,
+            rejections=lambda: self.identity.rejected,
             auth_failures=self.access.failures.counts.copy,
             token_expiry=self._token_expiry if self.worker == 0 else None,
         )

@@ -169,7 +169,7 @@ class Server:
             ],
         )
         console = None if self._fleet is None else console_app(node, operations, self._fleet, secure=self._settings.tls)
-        make = partial(HttpApp, node.plane, node.access, health=node, metrics=metrics.page)
+        make = partial(HttpApp, node.plane, node.access, health=node, metrics=metrics.page, identity=node.identity)
         if self._settings.admin_address is None:
             return {"http": self._trace(make(admin=admin, console=console))}
         return {

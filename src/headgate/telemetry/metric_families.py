@@ -241,7 +241,7 @@ STATUS_FAMILIES: Final[Mapping[str, Callable[[Any], Iterator[Metric]]]] = {
     "leases": _leases,
     "slots": _slots,
     "regions": _regions,
-    "rejections": _rejections,  # rejected credentials of the middleware's clients, by reason
+    "rejections": _rejections,  # rejected credentials of clients, by reason
     "auth_failures": _auth_failures,  # … of the service's callers, by protocol and reason
     "token_expiry": _token_expiry,  # the seconds until tokens expire, by name
 }
