@@ -88,6 +88,31 @@ def decision_after_refund(decision: Decision) -> Decision:
     return shown
 
 
+def decision_within_limits(decision: Decision) -> Decision:
+    """Return the repetition of a decision with no more remaining than its limits, which may be lower by now: an
+    override that applied to the first request may have ended."""
+    outcomes = decision.outcomes
+    limits = zip(decision.plan.limits, outcomes)  # noqa: B905 - a blocked client has no outcomes
+    bounded = tuple([one._replace(remaining=min(one.remaining, limit.quota.capacity)) for limit, one in limits])
+    if bounded == outcomes:
+        return decision
+    shown = Decision.of(
+        decision.allowed,
+        decision.at_us,
+        decision.plan,
+        bounded,
+        costs=decision.costs,
+        subjects=decision.subjects,
+        reason=decision.reading.reason,
+        states=decision.reading.states,
+    )
+    shown.settled = True
+    block = getattr(decision, "block", None)
+    if block is not None:
+        shown.block = block
+    return shown
+
+
 def _before(limit: Check, outcome: Outcome, cost: int) -> Outcome:
     if outcome.wait_us != 0:  # a shadow that did not fit was not charged
         return outcome

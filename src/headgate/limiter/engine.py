@@ -9,7 +9,7 @@ from headgate.core.check import NOT_WAITING, Answer, Block, Check, Client, Extra
 from headgate.core.clock import Clock, SystemClock
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision
-from headgate.core.decision_factory import decide, refuse_blocked
+from headgate.core.decision_factory import decide, decision_within_limits, refuse_blocked
 from headgate.core.plan import Plan
 from headgate.core.verdict import outcomes_with_block
 from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError
@@ -295,6 +295,8 @@ class Engine:
         if extras is None:
             return decision
         idempotency, penalty, *_ = extras
+        if idempotency is not None and getattr(decision, "settled", False):
+            decision = decision_within_limits(decision)
         block: Block | None = None if penalty is None else getattr(decision, "block", None)
         if penalty is None or block is None:
             return decision
