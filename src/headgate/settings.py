@@ -187,8 +187,8 @@ class ClientSettings:
     @property
     def admin_token_file(self) -> Path:
         """The file of the token that a service on this machine generated."""
-        given = self._environ.get(variable("data_dir"))
-        return (Path(given).expanduser() if given else _data_home(self._environ)) / ADMIN_TOKEN_FILE
+        value = self._environ.get(variable("data_dir"))
+        return (Path(value).expanduser() if value else _data_home(self._environ)) / ADMIN_TOKEN_FILE
 
     def token(self, *names: str) -> str | None:
         """Return the first of these settings (`data_token`, `admin_token`) that is set. Raises `InvalidSettings`."""
@@ -200,7 +200,7 @@ class ClientSettings:
             if problems:
                 raise InvalidSettings(*problems)
             if found is not None:
-                return str(found.given)
+                return str(found.value)
         return None
 
 
@@ -212,7 +212,7 @@ class Loaded(NamedTuple):
 
 
 class _Value(NamedTuple):
-    given: Any
+    value: Any
     origin: str  # its name in messages: "HEADGATE_STORE", "--store", "headgate.toml: store"
 
 
@@ -232,11 +232,11 @@ def load(
     for layer in (
         _of_file(config, problems),
         _of_environment(environ, warnings),
-        {name: _Value(given, flag(name)) for name, given in (flags or {}).items() if given is not None},
+        {name: _Value(value, flag(name)) for name, value in (flags or {}).items() if value is not None},
     ):
         values |= _with_region(_with_secrets(layer, problems), values.get("region"), problems)
     try:
-        settings = Settings(**{name: value.given for name, value in values.items()})
+        settings = Settings(**{name: value.value for name, value in values.items()})
     except ValidationError as error:
         details = error.errors(include_url=False)
         raise InvalidSettings(*problems, *(_problem(detail, values) for detail in details)) from None
@@ -285,7 +285,7 @@ def _of_file(path: Path | None, problems: list[str]) -> dict[str, _Value]:
     else:
         unknown = [name for name in data if name not in _names()]
         problems += [f"{path}: {name}: unknown key{_suggest(name)}" for name in unknown]
-        return {name: _Value(given, f"{path}: {name}") for name, given in data.items() if name not in unknown}
+        return {name: _Value(value, f"{path}: {name}") for name, value in data.items() if name not in unknown}
     return {}
 
 
@@ -309,9 +309,9 @@ def _with_secrets(layer: dict[str, _Value], problems: list[str]) -> dict[str, _V
             problems.append(f"{layer[name].origin} and {kept.origin}: only one of them can be given")
             continue
         try:
-            layer[name] = _Value(read_secret(kept.given), kept.origin)
+            layer[name] = _Value(read_secret(kept.value), kept.origin)
         except ValueError as error:
-            problems.append(f"{kept.origin}: {kept.given}: {error}")
+            problems.append(f"{kept.origin}: {kept.value}: {error}")
     return layer
 
 
@@ -330,23 +330,23 @@ def read_secret(file: str | Path) -> str:
 def _with_region(layer: dict[str, _Value], table: _Value | None, problems: list[str]) -> dict[str, _Value]:
     """Return the values with the region's name, from flags or the environment, put into its table."""
     named = layer.get("region")
-    if named is not None and isinstance(named.given, str):
+    if named is not None and isinstance(named.value, str):
         if table is None:
             problems.append(
                 f"{named.origin}: names this region, but the regions are not configured: "
                 "use a file (--config) with [region] and [[region.members]]"
             )
             del layer["region"]
-        elif isinstance(table.given, Mapping):
-            layer["region"] = _Value({**table.given, "name": named.given}, table.origin)
+        elif isinstance(table.value, Mapping):
+            layer["region"] = _Value({**table.value, "name": named.value}, table.origin)
     return layer
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:
     """Yield problems that involve several settings."""
     if (settings.tls_certificate is None) != (settings.tls_key is None):
-        given, missing = ("tls_certificate", "tls_key") if settings.tls_certificate else ("tls_key", "tls_certificate")
-        yield f"{names_of(given)} is set without {names_of(missing)}: TLS needs both"
+        present, missing = ("tls_certificate", "tls_key")[:: 1 if settings.tls_certificate else -1]
+        yield f"{names_of(present)} is set without {names_of(missing)}: TLS needs both"
     if settings.tls_client_ca is not None and not settings.tls:
         yield f"{names_of('tls_client_ca')} is set without {names_of('tls_certificate')} and {names_of('tls_key')}"
     if (settings.webhook_url is None) != (settings.webhook_secret is None):
@@ -378,15 +378,15 @@ def _contradictions(settings: Settings) -> Iterator[str]:
 
 def _problem(detail: ErrorDetails, values: Mapping[str, _Value]) -> str:
     name, *inner = map(str, detail["loc"])
-    given, origin = values[name]
+    value, origin = values[name]
     message = detail["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     if inner:  # a table: its values may be secrets, except numbers
-        given = detail["input"]
-        shown = f", got {given!r}" if isinstance(given, int | float) and detail["type"] != "value_error" else ""
+        value = detail["input"]
+        shown = f", got {value!r}" if isinstance(value, int | float) and detail["type"] != "value_error" else ""
         return f"{origin}: {': '.join(inner)}: {message}{shown}"
     secret = name in FROM_FILES
-    shown = "" if secret or detail["type"] == "value_error" else f", got {given!r}"
+    shown = "" if secret or detail["type"] == "value_error" else f", got {value!r}"
     return f"{origin}: {message}{shown}"
 
 

@@ -114,15 +114,15 @@ class ServiceClient:
     ) -> Iterator[Json]:
         """Yield the entries of all pages, at most `max_items`; `name` is the key of a page's entries."""
         left = max_items
-        asked = dict(params or {})
+        query = dict(params or {})
         while left is None or left > 0:
-            page = self.get(path, {**asked, "limit": PAGE if left is None else min(PAGE, left)})
+            page = self.get(path, {**query, "limit": PAGE if left is None else min(PAGE, left)})
             entries = page.get(name, [])
             yield from entries
             left = None if left is None else left - len(entries)
             if not entries or page.get("next") is None:
                 return
-            asked["after"] = page["next"]
+            query["after"] = page["next"]
 
     def close(self) -> None:
         self._http.close()
@@ -209,9 +209,9 @@ def is_loopback(url: str) -> bool:
     return Address(urlsplit(url).hostname or "", 0).is_loopback
 
 
-def find_token(given: str | None, server: str, names: tuple[str, ...], settings: ClientSettings) -> str | None:
+def find_token(flag_value: str | None, server: str, names: tuple[str, ...], settings: ClientSettings) -> str | None:
     """Return the token to send: from the flag, from these settings, or the one that a local service generated."""
-    token = given or settings.token(*names)
+    token = flag_value or settings.token(*names)
     if token is not None or not is_loopback(server_url(server)):
         return token
     try:

@@ -102,8 +102,8 @@ class _ConfigReader:
             if name not in ("domain", "descriptors"):
                 self.problems.append(Problem(f"domain {domain!r}", str(name), "unknown key"))
         found = list(self._level(domain, (), document.get("descriptors")))
-        for form, alike in groupby(sorted(found, key=_form), _form):
-            yield from _group(domain, form, sorted(alike, key=lambda one: one.rank))
+        for form, members in groupby(sorted(found, key=_form), _form):
+            yield from _group(domain, form, sorted(members, key=lambda one: one.rank))
 
     def _level(self, where: str, path: tuple[DescriptorEntry, ...], descriptors: Any) -> Iterator[Found]:
         """Yield the limits of one level of the tree, and of those below it."""

@@ -207,8 +207,8 @@ class Console:
         """Return the form of a request. Raises `PageRefused` unless it came from a page of this session."""
         _require_same_origin(request)
         form = await _read(request)
-        given = request.headers.get("x-csrf-token") or str(form.get("csrf", ""))
-        if not self._sessions.is_csrf(session, given):
+        token = request.headers.get("x-csrf-token") or str(form.get("csrf", ""))
+        if not self._sessions.is_csrf(session, token):
             raise PageRefused(403, "This form is not from a page of your session. Open the page again.")
         return form
 

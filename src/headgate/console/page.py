@@ -104,9 +104,9 @@ class Page:
         """Return a link; without a path, to this page with other parameters. None removes a parameter."""
         if not path:
             parameters = {**self.query, **parameters}
-        given = {name: str(value) for name, value in parameters.items() if value not in (None, "")}
+        query = {name: str(value) for name, value in parameters.items() if value not in (None, "")}
         base = self.request.scope["root_path"] + path if path else self.request.url.path
-        return f"{base}?{urlencode(given)}" if given else base
+        return f"{base}?{urlencode(query)}" if query else base
 
     def render(self, template: str, http_status: int = 200, /, **values: Any) -> Response:
         """Return an HTML response."""

@@ -71,10 +71,10 @@ def sections_of(table: Table, problems: Sequence[Problem] = ()) -> dict[str, lis
 
 def _input(field: RuleField, table: Table, problem: str) -> Input:
     other, values = _WHEN.get(field.name, ("", ()))
-    given: Any = table.get(other, _DEFAULTS.get(other))
-    given = ("on" if given else "") if isinstance(given, bool) else given
+    value: Any = table.get(other, _DEFAULTS.get(other))
+    value = ("on" if value else "") if isinstance(value, bool) else value
     return Input(
-        field, _input_value(field, table.get(field.name)), problem, other, values, not other or given in values
+        field, _input_value(field, table.get(field.name)), problem, other, values, not other or value in values
     )
 
 
@@ -104,11 +104,11 @@ def table_of(form: FormData) -> Table:
     """Read a table from a form. Empty fields are left out; an invalid number stays, for the rule's check to reject."""
     table: Table = {}
     for field in FIELDS:
-        given = form.get(field.name)
+        value = form.get(field.name)
         if field.kind.type == "flag":
-            table[field.name] = given is not None
+            table[field.name] = value is not None
             continue
-        text = given.strip() if isinstance(given, str) else ""
+        text = value.strip() if isinstance(value, str) else ""
         if not text:
             continue
         lines = [line.strip() for line in text.splitlines() if line.strip()]

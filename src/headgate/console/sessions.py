@@ -84,8 +84,8 @@ class Sessions:
         """Return the token that every form of a session must send back."""
         return self._sign(f"csrf {session.nonce}")
 
-    def is_csrf(self, session: Session, given: str) -> bool:
-        return hmac.compare_digest(self.csrf(session).encode(), given.encode())
+    def is_csrf(self, session: Session, token: str) -> bool:
+        return hmac.compare_digest(self.csrf(session).encode(), token.encode())
 
     def _encode(self, session: Session) -> str:
         content = base64.urlsafe_b64encode(json.dumps(session).encode()).decode()

@@ -260,10 +260,10 @@ class Record(NamedTuple):
                 back, more = 0 if status is Status.LATE else check.cost, actual
             closes = status is not Status.LATE and check.reservation and check.quota.algorithm in BUCKETS
             for part in parts or (charge,):
-                given = min(back, part.check.cost)
-                if given or closes:  # the bucket no longer needs to track the reservation
-                    refunds.append(part._replace(check=part.check._replace(cost=given)))
-                    back -= given
+                refund = min(back, part.check.cost)
+                if refund or closes:  # the bucket no longer needs to track the reservation
+                    refunds.append(part._replace(check=part.check._replace(cost=refund)))
+                    back -= refund
             if more:
                 surcharges.append(check._replace(cost=more))
         return Adjustments(tuple(refunds), tuple(surcharges))
@@ -276,11 +276,11 @@ class Settling(NamedTuple):
     adjustments: Adjustments
     factors: Mapping[str, int] = MappingProxyType({})  # what 1 of its unit costs by each rule
 
-    def conclude(self, given: Sequence[int]) -> Settlement:
-        """Return the settlement after the store refunded `given`, by refund."""
+    def conclude(self, refunded: Sequence[int]) -> Settlement:
+        """Return the settlement after the store refunded these amounts, by refund."""
         settlement, (refunds, _), factors = self
         by_rule: dict[tuple[str, str], int] = {}
-        for charge, back in zip(refunds, given, strict=True):
+        for charge, back in zip(refunds, refunded, strict=True):
             key = (charge.check.refusal.unit, charge.check.rule)
             by_rule[key] = by_rule.get(key, 0) + back
         least: dict[str, int] = {}

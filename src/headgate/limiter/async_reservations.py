@@ -264,10 +264,10 @@ class AsyncReservations:
     async def _apply(self, store: AsyncReservingStore, claims: Sequence[Claim]) -> list[Settlement]:
         """Settle what was claimed."""
         found: list[Settling] = await run_async(settling(claims), store.check)
-        given = await self._settling.settle(
+        refunded = await self._settling.settle(
             [ClaimedAdjustments(claim, one.adjustments) for claim, one in zip(claims, found, strict=True)]
         )
-        return [one.conclude(back) for one, back in zip(found, given, strict=True)]
+        return [one.conclude(back) for one, back in zip(found, refunded, strict=True)]
 
     async def give_back(self, decision: Decision) -> None:
         """Refund what a decision charged, and release the slot that it holds.

@@ -30,8 +30,8 @@ class AsyncTakingStore:
     async def settle(self, settled: Sequence[ClaimedAdjustments]) -> Sequence[Sequence[int]]:
         refunds = [charge for _, adjustments in settled for charge in adjustments.refunds]
         surcharges = [check for _, adjustments in settled for check in adjustments.surcharges]
-        given = await self._store.adjust(refunds, surcharges)
-        if given is None:  # unknown: assume that all was refunded
-            given = [charge.check.cost for charge in refunds]
-        units = iter(given)
+        refunded = await self._store.adjust(refunds, surcharges)
+        if refunded is None:  # unknown: assume that all was refunded
+            refunded = [charge.check.cost for charge in refunds]
+        units = iter(refunded)
         return [list(islice(units, len(adjustments.refunds))) for _, adjustments in settled]

@@ -240,10 +240,10 @@ class Reservations:
     def _apply(self, store: ReservingStore, claims: Sequence[Claim]) -> list[Settlement]:
         """Settle what was claimed."""
         found: list[Settling] = run(settling(claims), store.check)
-        given = self._settling.settle(
+        refunded = self._settling.settle(
             [ClaimedAdjustments(claim, one.adjustments) for claim, one in zip(claims, found, strict=True)]
         )
-        return [one.conclude(back) for one, back in zip(found, given, strict=True)]
+        return [one.conclude(back) for one, back in zip(found, refunded, strict=True)]
 
     def give_back(self, decision: Decision) -> None:
         """Refund what a decision charged, and release the slot that it holds."""

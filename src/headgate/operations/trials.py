@@ -115,14 +115,14 @@ def _read_ruleset(table: Table, current: Snapshot) -> Snapshot:
     """Return the rules of a whole file, as TOML or as its data. A database's users stay."""
     if len(table) > 1:
         raise InvalidRule(Problem("the request", "ruleset", "cannot be combined with rules or delete"))
-    given = table["ruleset"]
+    ruleset = table["ruleset"]
     with collection_paused():
-        if isinstance(given, str):
-            made = snapshot_of(parse_toml(given.encode()), version="dry-run")
-        elif isinstance(given, dict):
-            made = snapshot_of(given, version="dry-run")
+        if isinstance(ruleset, str):
+            made = snapshot_of(parse_toml(ruleset.encode()), version="dry-run")
+        elif isinstance(ruleset, dict):
+            made = snapshot_of(ruleset, version="dry-run")
         else:
-            message = f"must be a rules file as text, or its data, got {type(given).__name__}"
+            message = f"must be a rules file as text, or its data, got {type(ruleset).__name__}"
             raise InvalidRule(Problem("the request", "ruleset", message))
     if current.directory is not None and not made.users:
         made = replace(made, directory=current.directory)

@@ -38,7 +38,7 @@ class FactField(NamedTuple):
 def parse_fields(texts: Iterable[str]) -> tuple[FactField, ...]:
     """Parse fields; one text may hold several, separated by commas. Raises `InvalidLog`."""
     fields: dict[str, FactField] = {}
-    for text in (part.strip() for given in texts for part in given.split(",")):
+    for text in (part.strip() for one in texts for part in one.split(",")):
         if not text:
             continue
         field = _parse_field(text)

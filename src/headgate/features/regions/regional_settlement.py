@@ -19,26 +19,26 @@ def settle_by_region(
 
     So a settlement that is cut off changes nothing twice, but may leave what another region charged.
     """
-    given = [[charge.check.cost for charge in one.refunds] for _, one in settled]
+    refunded = [[charge.check.cost for charge in one.refunds] for _, one in settled]
     near: list[ClaimedAdjustments] = []
     near_places: list[tuple[int, int]] = []
     far: list[Charge] = []
     far_places: list[tuple[int, int]] = []
     more: list[Check] = []
     for number, (claim, (refunds, surcharges)) in enumerate(settled):
-        own = [place for place, charge in enumerate(refunds) if is_here(charge.check)]
-        near_places += ((number, place) for place in own)
-        adjustments = Adjustments(tuple(refunds[place] for place in own), tuple(filter(is_here, surcharges)))
+        own = [index for index, charge in enumerate(refunds) if is_here(charge.check)]
+        near_places += ((number, index) for index in own)
+        adjustments = Adjustments(tuple(refunds[index] for index in own), tuple(filter(is_here, surcharges)))
         near.append(ClaimedAdjustments(claim, adjustments))
-        others = [place for place in range(len(refunds)) if place not in own]
-        far_places += ((number, place) for place in others)
-        far += (refunds[place] for place in others)
+        others = [index for index in range(len(refunds)) if index not in own]
+        far_places += ((number, index) for index in others)
+        far += (refunds[index] for index in others)
         more += (check for check in surcharges if not is_here(check))
     (answers,) = yield from call_all([StoreCall(HERE, "settle", (near,))])
-    for (number, place), units in zip(near_places, (one for answer in answers for one in answer), strict=True):
-        given[number][place] = units
+    for (number, index), units in zip(near_places, (one for answer in answers for one in answer), strict=True):
+        refunded[number][index] = units
     if far or more:
         back = yield from refund(far, "adjust", more)
-        for (number, place), units in zip(far_places, back or (), strict=back is not None):
-            given[number][place] = units
-    return given
+        for (number, index), units in zip(far_places, back or (), strict=back is not None):
+            refunded[number][index] = units
+    return refunded

@@ -180,11 +180,11 @@ class Router:
             for region, (some, more) in by_region.items()
         ]
         answers = yield from call_all(asks)
-        given: dict[int, int] = {}
+        refunded: dict[int, int] = {}
         for (some, _), units in zip(by_region.values(), answers, strict=True):
             if units is not None:
-                given.update(zip(map(id, some), units, strict=True))
-        return [given[id(charge)] for charge in charges] if len(given) == len(charges) else None
+                refunded.update(zip(map(id, some), units, strict=True))
+        return [refunded[id(charge)] for charge in charges] if len(refunded) == len(charges) else None
 
     def settle(self, settled: Sequence[ClaimedAdjustments]) -> Steps[list[list[int]]]:
         """Settle claimed reservations: see `settle_by_region`."""

@@ -181,11 +181,11 @@ class _DocumentReader:
             self._nameless[f"rule {rule.id!r}"] = where
         return rule
 
-    def _quota(self, given: Table) -> tuple[Quota, list[tuple[str, str]]]:
+    def _quota(self, table: Table) -> tuple[Quota, list[tuple[str, str]]]:
         """Return the quota of a rule; equal quotas share one object."""
-        same = tuple(given.items())
+        same = tuple(table.items())
         if same not in self._quotas:
-            self._quotas[same] = _quota(given)
+            self._quotas[same] = _quota(table)
         return self._quotas[same]
 
     def _tier(self, entry: Table, index: int) -> Tier | None:
@@ -233,25 +233,25 @@ def _entries(data: Table, section: str) -> list[tuple[int, Table]]:
     return [(index, entry) for index, entry in enumerate(data.get(section, ())) if entry is not None]
 
 
-def _quota(given: Mapping[str, Any]) -> tuple[Quota, list[tuple[str, str]]]:
+def _quota(table: Mapping[str, Any]) -> tuple[Quota, list[tuple[str, str]]]:
     """Return a rule's quota, and its invalid fields with their problems. A burst alone means token_bucket."""
-    fields = {**_QUOTA, **given}
-    if "burst" in given and "algorithm" not in given:
+    fields = {**_QUOTA, **table}
+    if "burst" in table and "algorithm" not in table:
         fields["algorithm"] = BURST_ALGORITHM
-    if given.get("calendar") is True and "algorithm" not in given:
+    if table.get("calendar") is True and "algorithm" not in table:
         fields["algorithm"] = "fixed_window"
     if fields["algorithm"] == CONCURRENCY:
-        if "window" in given:
+        if "window" in table:
             return Quota(1, algorithm=CONCURRENCY), [("window", "not allowed for concurrency; set ttl instead")]
         fields["window"] = None
     try:
         return Quota(**fields), []
     except InvalidQuota as error:
         together = error
-    if given.get("calendar") is True:  # these fields are only valid together
+    if table.get("calendar") is True:  # these fields are only valid together
         return Quota(1, 1), [_split(together)]
     problems = []
-    for name, value in given.items():
+    for name, value in table.items():
         try:
             Quota(**{**_QUOTA, **({"algorithm": CONCURRENCY} if name == "ttl" else {}), name: value})
         except InvalidQuota as error:

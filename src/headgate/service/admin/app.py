@@ -96,16 +96,16 @@ async def _check_parameters(request: Request) -> None:
 
     FastAPI ignores a mistyped one, and would return more than the caller asked for.
     """
-    given = [name for name, _ in request.query_params.multi_items()]
-    if not given:
+    names = [name for name, _ in request.query_params.multi_items()]
+    if not names:
         return
     known = frozenset(_parameters(request.scope["route"].dependant))
     problems = []
-    for name in dict.fromkeys(given):
+    for name in dict.fromkeys(names):
         if name not in known:
             problems.append(Problem("query", name, f"is not a parameter of this path{did_you_mean(name, known)}"))
-        elif given.count(name) > 1:
-            problems.append(Problem("query", name, f"must be given once, got it {given.count(name)} times"))
+        elif names.count(name) > 1:
+            problems.append(Problem("query", name, f"must be given once, got it {names.count(name)} times"))
     if problems:
         raise InvalidRule(*problems)
 

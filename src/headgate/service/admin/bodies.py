@@ -25,7 +25,7 @@ async def json_object(request: Request) -> Table:
     return {name: value for name, value in (await json_with_nulls(request)).items() if value is not None}
 
 
-Given = Annotated[Table, Depends(json_object)]
+JsonTable = Annotated[Table, Depends(json_object)]
 
 
 async def json_batch(request: Request) -> Table:
@@ -55,9 +55,9 @@ async def _json(request: Request, max_bytes: int) -> Table:
 
 
 async def _content(request: Request, max_bytes: int, *types: str) -> bytes:
-    given = request.headers.get("content-type", types[0]).partition(";")[0].strip().lower()
-    if given not in types:
-        raise HttpError(415, f"The body must be {types[0]}, got {given!r}.")
+    media_type = request.headers.get("content-type", types[0]).partition(";")[0].strip().lower()
+    if media_type not in types:
+        raise HttpError(415, f"The body must be {types[0]}, got {media_type!r}.")
     content = bytearray()
     async for part in request.stream():
         content += part

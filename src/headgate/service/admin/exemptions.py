@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from headgate.db.records import exemption_table
 from headgate.rules.exemptions import ExemptionType
 from headgate.service.admin import models
-from headgate.service.admin.bodies import Given
+from headgate.service.admin.bodies import JsonTable
 from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.openapi_parts import body, problems
 from headgate.service.admin.pages import PagedByPair, pair
@@ -37,9 +37,9 @@ def list_exemptions(here: Here, who: Who, page: PagedByPair) -> Response:
         **problems(400, 409, 413, 415),
     },
 )
-def create_exemption(here: Here, who: Who, given: Given) -> Response:
+def create_exemption(here: Here, who: Who, table: JsonTable) -> Response:
     """Exempt an address or network (`ip`), a `user`, a `tenant`, or an `api_key` by its hash."""
-    exemption, is_new = here.operations.exemptions.create(who, given)
+    exemption, is_new = here.operations.exemptions.create(who, table)
     return JSONResponse(exemption_table(exemption), 201 if is_new else 200)
 
 

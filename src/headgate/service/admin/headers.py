@@ -47,8 +47,8 @@ class Headers:
             await send({"type": "http.response.body", "body": problem.encode()})
 
 
-def _fields(path: str, state: dict[str, Any], given: Any) -> list[tuple[bytes, bytes]]:
-    fields = [(bytes(name).lower(), bytes(value)) for name, value in given]
+def _fields(path: str, state: dict[str, Any], raw_fields: Any) -> list[tuple[bytes, bytes]]:
+    fields = [(bytes(name).lower(), bytes(value)) for name, value in raw_fields]
     there = {name for name, _ in fields}
     more = [
         (b"x-content-type-options", b"nosniff"),

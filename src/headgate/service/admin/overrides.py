@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from headgate.db import UserOverride
 from headgate.db.records import override_table
 from headgate.service.admin import models
-from headgate.service.admin.bodies import Given, Table
+from headgate.service.admin.bodies import JsonTable, Table
 from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.openapi_parts import body, problems
 from headgate.service.admin.pages import PagedByPair, Text, pair, storable
@@ -53,9 +53,9 @@ def list_overrides(
     openapi_extra=body(models.Override),
     responses={200: {"model": models.User}, **problems(400, 409, 413, 415)},
 )
-def post_user_override(here: Here, who: Who, user_id: str, given: Given) -> Response:
+def post_user_override(here: Here, who: Who, user_id: str, table: JsonTable) -> Response:
     """Set or replace a user's override of a rule, until `expires` or forever."""
-    return JSONResponse(user_shown(here.operations.users.put_override(who, user_id, given)))
+    return JSONResponse(user_shown(here.operations.users.put_override(who, user_id, table)))
 
 
 @router.delete(

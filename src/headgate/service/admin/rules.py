@@ -12,7 +12,7 @@ from headgate.db import RuleRecord
 from headgate.rules.description import rule_table
 from headgate.rules.rule import Rule
 from headgate.service.admin import models
-from headgate.service.admin.bodies import Given, Table
+from headgate.service.admin.bodies import JsonTable, Table
 from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.etags import If, etag
 from headgate.service.admin.openapi_parts import body, problems
@@ -37,9 +37,9 @@ def list_rules(here: Here, who: Who, page: Paged) -> Response:
     openapi_extra=body(models.Rule),
     responses={201: {"model": models.VersionedRule}, **problems(400, 409, 413, 415)},
 )
-def create_rule(here: Here, who: Who, given: Given) -> Response:
+def create_rule(here: Here, who: Who, table: JsonTable) -> Response:
     """Create a rule with a new id. It applies here when this returns, and on other nodes within a second."""
-    return _answer(here.operations.rules.create(who, given), 201)
+    return _answer(here.operations.rules.create(who, table), 201)
 
 
 @router.get(
@@ -67,13 +67,13 @@ def get_rule(here: Here, who: Who, rule_id: str, conditions: If) -> Response:
         **problems(400, 409, 412, 413, 415),
     },
 )
-def put_rule(here: Here, who: Who, rule_id: str, given: Given, conditions: If) -> Response:
+def put_rule(here: Here, who: Who, rule_id: str, table: JsonTable, conditions: If) -> Response:
     """Create or replace the rule with this id. Fields that the body leaves out have their defaults.
 
     With `If-Match`, only if the rule has that version (412 otherwise); with `If-None-Match: *`, only if it does not
     exist. Without either, an existing rule is replaced. Counts are kept, unless algorithm or dimension change.
     """
-    entry, is_new = here.operations.rules.put(who, rule_id, given, expect=conditions.require)
+    entry, is_new = here.operations.rules.put(who, rule_id, table, expect=conditions.require)
     return _answer(entry, 201 if is_new else 200)
 
 

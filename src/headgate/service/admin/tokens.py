@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from headgate.db.tokens import token_table
 from headgate.service.admin import models
-from headgate.service.admin.bodies import Given
+from headgate.service.admin.bodies import JsonTable
 from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.openapi_parts import body, problems
 from headgate.service.admin.pages import Paged
@@ -37,9 +37,9 @@ def list_tokens(here: Here, who: Who, page: Paged) -> Response:
     openapi_extra=body(models.TokenRequest),
     responses={201: {"model": models.NewToken}, **problems(400, 409, 413, 415)},
 )
-async def create_token(here: Here, who: Who, given: Given) -> Response:
+async def create_token(here: Here, who: Who, table: JsonTable) -> Response:
     """Create a token. `token` in the answer is the secret, shown only once. A caller cannot grant scopes it lacks."""
-    token, secret = await here.tokens.create(who, given)
+    token, secret = await here.tokens.create(who, table)
     headers = {"Location": f"/api/v1/tokens/{token.id}"}
     return JSONResponse({**token_table(token), "token": secret}, 201, headers)
 

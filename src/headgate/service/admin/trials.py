@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from headgate.db.events import Events
 from headgate.errors import InvalidRule, NotFound, Problem
 from headgate.service.admin import models
-from headgate.service.admin.bodies import Given
+from headgate.service.admin.bodies import JsonTable
 from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.events import EventShown, event_table, moment
 from headgate.service.admin.openapi_parts import body, problems
@@ -63,11 +63,11 @@ def trials_router(events: Events) -> APIRouter:
         openapi_extra=body(ExplainRequest),
         responses={200: {"description": "The explanation"}, **problems(400, 413, 415)},
     )
-    async def explain(here: Here, who: Who, given: Given) -> Response:
+    async def explain(here: Here, who: Who, table: JsonTable) -> Response:
         """Explain for each rule whether it applies and, if not, which condition failed or which rule of its group won;
         the state of its limit; the decision, and what would let the request pass. Charges nothing.
         """
-        explanation = await here.operations.trials.explain(who, given)
+        explanation = await here.operations.trials.explain(who, table)
         return JSONResponse(explanation.as_dict())
 
     @router.post(
@@ -77,23 +77,23 @@ def trials_router(events: Events) -> APIRouter:
         openapi_extra=body(DryRunRequest),
         responses={200: {"description": "What they would decide"}, **problems(400, 404, 413, 415)},
     )
-    async def dry_run_rules(here: Here, who: Who, given: Given) -> Response:
+    async def dry_run_rules(here: Here, who: Who, table: JsonTable) -> Response:
         """Try changed rules. With `facts`: which rules would apply to the request, and what they would decide with the
         current counts. With `since` or `until`: how many recorded decisions of that period would change.
         """
-        facts = given.pop("facts", None)
-        times = {name: given.pop(name) for name in ("since", "until") if name in given}
+        facts = table.pop("facts", None)
+        times = {name: table.pop(name) for name in ("since", "until") if name in table}
         trials = here.operations.trials
         if facts is not None:
             if times:
                 raise InvalidRule(Problem("the request", "facts", "cannot be combined with since or until"))
-            return JSONResponse(await trials.try_facts(who, given, facts))
+            return JSONResponse(await trials.try_facts(who, table, facts))
         if not times:
             raise InvalidRule(
                 Problem("the request", "facts", "is missing: pass facts, or a period of events with since and until")
             )
         since_us, until_us = (_moment(name, times.get(name)) for name in ("since", "until"))
-        return JSONResponse(await trials.try_events(who, given, events, since_us=since_us, until_us=until_us))
+        return JSONResponse(await trials.try_events(who, table, events, since_us=since_us, until_us=until_us))
 
     @router.get(
         "/events/{event_id}",

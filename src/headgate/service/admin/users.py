@@ -38,13 +38,13 @@ def list_users(
     openapi_extra=body(models.UserBatch),
     responses={200: {"model": models.BatchDone}, **problems(400, 409, 413, 415)},
 )
-def put_users_batch(here: Here, who: Who, given: Annotated[Table, Depends(json_batch)]) -> Response:
+def put_users_batch(here: Here, who: Who, table: Annotated[Table, Depends(json_batch)]) -> Response:
     """Change at most 10,000 users and overrides in one transaction: all of them, or none if any is invalid.
 
     Each of `users` is replaced; one without tier, anchor and overrides is deleted. Each of `overrides` replaces the
     user's override of its rule, and leaves the user's tier, anchor and other overrides unchanged.
     """
-    return JSONResponse(here.operations.users.put_batch(who, given)._asdict())
+    return JSONResponse(here.operations.users.put_batch(who, table)._asdict())
 
 
 @router.get(
@@ -86,12 +86,12 @@ async def get_user_limits(here: Here, who: Who, user_id: str, page: Paged) -> Re
     openapi_extra=body(models.TierChoice),
     responses={200: {"model": models.User}, **problems(400, 409, 413, 415)},
 )
-def put_user_tier(here: Here, who: Who, user_id: str, given: Annotated[Table, Depends(json_with_nulls)]) -> Response:
+def put_user_tier(here: Here, who: Who, user_id: str, table: Annotated[Table, Depends(json_with_nulls)]) -> Response:
     """Set a user's tier, anchor or both. A field that you leave out is unchanged; null removes it.
 
     Without an own tier, the default tier applies; without an own anchor, the anchors of the rules apply.
     """
-    return JSONResponse(user_shown(here.operations.users.set_tier(who, user_id, given)))
+    return JSONResponse(user_shown(here.operations.users.set_tier(who, user_id, table)))
 
 
 @router.delete(

@@ -49,8 +49,8 @@ def encode_decision(decision: Decision, more: str = "") -> str:
     if not order:
         at = at_us / MICROSECONDS
         after = "0.0" if allowed else "null"  # refused because no rule applies: waiting does not help
-        told = (_BOOLEANS[allowed], 0, 0, at, "0.0", after, 0.0, "null", decision.state, decision.reason, "")
-        return _DECISION % (*told, _id(decision), more)
+        values = (_BOOLEANS[allowed], 0, 0, at, "0.0", after, 0.0, "null", decision.state, decision.reason, "")
+        return _DECISION % (*values, _id(decision), more)
     first = prepared.limits[order[0]]
     wait_us, remaining, reset_us = figures[order[0]]
     reset_after = _seconds(reset_us)

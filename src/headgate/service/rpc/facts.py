@@ -23,8 +23,8 @@ _FACTS: Final[dict[int, str | None]] = {
 
 def facts_of(message: Asking) -> dict[str, str]:
     """Return the facts of a request. An empty string counts as absent. Raises `InvalidCheck`."""
-    given = message.facts
-    facts = dict(given) if given else {}
+    mapping = message.facts
+    facts = dict(mapping) if mapping else {}
     identifier, dimension = message.identifier, message.dimension
     if dimension == 1 and identifier and not facts:  # the common case
         facts["user"] = identifier
