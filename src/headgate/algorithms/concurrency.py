@@ -29,7 +29,8 @@ from headgate.core.quota import Quota
 
 MAX_TICKETS: Final = 1_000  # per queue; requests beyond wait without a ticket
 
-HeldSlot = tuple[int, int, int]  # expiry, cost and time to live; the garbage collector soon skips plain tuples
+# Expiry, id, cost and time to live; the garbage collector soon skips plain tuples.
+HeldSlot = tuple[int, str, int, int]
 
 
 class TicketQueue:
@@ -103,27 +104,27 @@ class SlotSet:
 
     def __init__(self) -> None:
         self.by_id: dict[str, HeldSlot] = {}
-        self.order: list[tuple[int, str]] = []  # expiry and id of each slot, by expiry
+        self.order: list[HeldSlot] = []  # the same, by expiry
         self.total = 0  # the sum of their costs
         self.queue: TicketQueue | None = None  # None: no request has waited yet
 
-    def put(self, slot: str, since: int, cost: int, ttl: int) -> None:
-        """Add a slot that is not held yet."""
-        expires, order = since + ttl, self.order
-        self.by_id[slot] = (expires, cost, ttl)
+    def put(self, slot: str, since: int, cost: int, ttl: int) -> int:
+        """Add a slot that is not held yet. Return the latest expiry of all slots."""
+        order = self.order
+        self.by_id[slot] = held = (since + ttl, slot, cost, ttl)
         self.total += cost
-        if order and expires <= order[-1][0]:
-            insort(order, (expires, slot))
+        if order and held < order[-1]:
+            insort(order, held)
         else:
-            order.append((expires, slot))
+            order.append(held)
+        return order[-1][0]
 
     def pop(self, slot: str) -> HeldSlot | None:
         """Remove a slot and return it; None if it is not held."""
         held = self.by_id.pop(slot, None)
         if held is not None:
-            expires, cost, _ = held
-            self.total -= cost
-            del self.order[bisect_left(self.order, (expires, slot))]
+            self.total -= held[2]
+            del self.order[bisect_left(self.order, held)]
         return held
 
     def current(self, now: int) -> SlotSet:
@@ -131,21 +132,20 @@ class SlotSet:
         order = self.order
         if not order:
             return self
-        last, slot = order[-1]
-        if order[0][0] > now >= last - self.by_id[slot][2]:
+        last, _, _, ttl = order[-1]
+        if order[0][0] > now >= last - ttl:
             return self
         slots = SlotSet()
         slots.queue = self.queue
-        for expires, slot in order:
-            _, cost, ttl = self.by_id[slot]
+        for expires, slot, cost, ttl in order:
             if expires > now:
                 slots.put(slot, min(expires - ttl, now), cost, ttl)
         return slots
 
     def free_at(self, needed: int) -> int:
         """Return the time at which `needed` is free at the latest, as the earliest slots expire."""
-        for expires, slot in self.order:
-            needed -= self.by_id[slot][1]
+        for expires, _, cost, _ in self.order:
+            needed -= cost
             if needed <= 0:
                 return expires
         raise AssertionError("less is held than is needed")
@@ -179,9 +179,9 @@ def admit(
 
 def take(state: SlotSet, now: int, quota: Quota, cost: int, slot: str, arrived: int = NOT_WAITING) -> tuple[int, int]:
     """Hold a slot that `admit` just admitted, and return the figures then."""
-    state.put(slot, now, cost, quota.window_us)
+    latest = state.put(slot, now, cost, quota.window_us)
     if state.queue is None:
-        return quota.limit - state.total, state.order[-1][0] - now
+        return quota.limit - state.total, latest - now
     state.queue.drop_dead(now)
     if arrived > 0:
         state.queue.remove(slot)
@@ -247,9 +247,8 @@ def renew(state: SlotSet | None, now: int, slot: str, arrived: int = NOT_WAITING
         return True
     if held[0] <= now:
         return False
-    _, cost, ttl = held
     state.pop(slot)
-    state.put(slot, now, cost, ttl)
+    state.put(slot, now, *held[2:])
     return True
 
 

@@ -263,7 +263,8 @@ class MemoryStore:
 
     def _each_slot(self, held: Sequence[Check], change: Callable[[Any, int, str, int], bool]) -> list[bool]:
         were_held = []
-        with self.lock:
+        self.lock.acquire()  # with try and finally: a with statement would take longer
+        try:
             now = self._now()
             for check in held:
                 table = self._tables.get(check.key_template)
@@ -272,6 +273,8 @@ class MemoryStore:
                     table = table or self._tables.of(check.key_template, check.quota)
                     state = self._tables.put(table, check.subject, concurrency.SlotSet(), check.cost, now)
                 were_held.append(change(state, now, check.slot, check.arrived_us))
+        finally:
+            self.lock.release(None)
         return were_held
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
