@@ -110,14 +110,23 @@ class AsyncLimiter(AsyncChecks):
         return self._slots.hand_out(self._acquire(texts, cost, wait, renew))  # async only
 
     async def _acquire(self, texts: dict[str, str], cost: Cost, wait: float, renew: bool) -> AsyncSlot:
-        known = await look_up(self._engine, NO_SUBJECT, texts)  # sync: known = None
+        # sync: snapshot = self.holder.current
+        snapshot, user = await look_up(self._engine, NO_SUBJECT, texts)  # async only
         if self._engine.due is not None:
             await self._reservations.attend(self._engine.due)
-        try:
-            return await self._slots.acquire(texts, self._engine.plan(texts, known), cost, wait, renew)
-        except RateLimited as error:
-            await self.tell_refused(error.decision, texts)
-            raise
+        # sync: planned = (snapshot, snapshot.planner.plan(texts, self._engine.clock))
+        planned = (snapshot, snapshot.planner.plan(texts, self._engine.clock, user))  # async only
+        slots = self._slots
+        if wait == 0 and wait is not False:
+            # sync: decision = slots.take(texts, planned, cost, renew)
+            answer = slots.take(texts, planned, cost, renew)  # async only
+            decision = answer if isinstance(answer, Decision) else await answer  # async only
+        else:
+            decision = await slots.wait(texts, planned, cost, wait, renew)
+        if not decision.allowed:
+            await self.tell_refused(decision, texts)
+            raise RateLimited(decision)
+        return getattr(decision, "slot", None) or slots.hold(decision, decision.plan)
 
     async def release(self, slot_id: str) -> bool:
         """Release the slot with this id (`slot.id`), which any process on the same store may have acquired.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio  # sync: from threading import Event
 from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from contextlib import suppress
+from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -14,7 +15,7 @@ from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.core.plan import Plan
 from headgate.core.slot import decode_slot, new_slot
-from headgate.errors import RateLimited, StoreError
+from headgate.errors import StoreError
 from headgate.limiter.async_execution import await_decision, decide_async
 from headgate.limiter.engine import Engine
 from headgate.limiter.prepared_check import Planned, PreparedCheck
@@ -37,9 +38,6 @@ from headgate.stores.protocol import AsyncSlotStore, AsyncStore
 _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 
 LOCAL: Final = "local_fallback"  # the reason for a slot that is held in this process
-
-# Plan, subjects, costs, the slot's random id, and when the request began to wait.
-_Request = tuple[Plan, tuple[str, ...], tuple[int, ...], str, int]
 
 T = TypeVar("T")  # async only
 
@@ -72,7 +70,7 @@ class AsyncSlot(SlotState):
         """
         if self.is_released:
             return False
-        self.is_released, self.is_held = True, False
+        self.is_released = True
         try:
             return await self._slots.release(self)
         except StoreError as error:
@@ -177,13 +175,8 @@ class AsyncSlots:
         """Return what a caller of `acquire` awaits or enters."""
         return Acquiring(work)
 
-    async def acquire(self, facts: dict[str, str], planned: Planned, cost: Cost, wait: float, renew: bool) -> AsyncSlot:
-        """Take the slot of a request, waiting for it if necessary. Raises `RateLimited`."""
-        if wait == 0 and wait is not False:
-            decision = self.take(facts, planned, cost, renew)
-            if not isinstance(decision, Decision):  # async only
-                decision = await decision
-            return getattr(decision, "slot", None) or self._slot_of(decision, renew)
+    async def wait(self, facts: dict[str, str], planned: Planned, cost: Cost, wait: float, renew: bool) -> Decision:
+        """Decide a request as `take` does, again and again for `wait` seconds while it lacks a slot."""
         waits = SlotWait(self._engine.clock, wait)
         waiter = SlotWaiter(asyncio.Event())  # sync: waiter = SlotWaiter(Event())
         line = self._lines.of(keys_of(facts, planned[1]))
@@ -193,13 +186,13 @@ class AsyncSlots:
                 if not isinstance(decision, Decision):  # async only
                     decision = await decision
                 if decision.allowed:
-                    return self._slot_of(decision, renew)
+                    return decision
                 seconds = waits.seconds(decision)
                 waiter.note_refusal(decision, waits.is_for_slot)
                 if seconds is None:
                     # sync: self._withdraw(waiter)
                     await asyncio.shield(self.start(self._withdraw(waiter)))  # async only
-                    return self._slot_of(decision, renew)
+                    return decision
                 if not waits.is_for_slot:
                     line.leave(waiter)
                     await self._engine.clock.sleep_async(seconds)
@@ -285,40 +278,48 @@ class AsyncSlots:
             held = slot_checks(plan, subjects, costs, entry, max(arrived_us, 0))
             self.start(self._undo(held))  # sync: self._undo(held)
             raise
-        request = (plan, subjects, costs, entry, arrived_us)
         if not isinstance(decision, Decision):  # async only
-            return self._await(request, decision, renew)
-        return self._hold(request, decision, renew)
+            return self._await(decision, PreparedCheck(plan, subjects, costs, False, extras), renew)
+        if decision.allowed:
+            self.hold(decision, plan, subjects, costs, entry, renew)
+        return decision
 
-    async def _await(self, request: _Request, answer: Awaitable[Decision], renew: bool) -> Decision:  # async only
+    async def _await(  # async only
+        self, answer: Awaitable[Decision], request: PreparedCheck, renew: bool
+    ) -> Decision:
+        plan, subjects, costs, _, extras, *_ = request
+        assert extras is not None
         try:
             decision = await answer
         except asyncio.CancelledError:  # the command may have been executed
-            plan, subjects, costs, entry, arrived_us = request
-            self.start(self._undo(slot_checks(plan, subjects, costs, entry, max(arrived_us, 0))))
+            self.start(self._undo(slot_checks(plan, subjects, costs, extras.slot, max(extras.arrived_us, 0))))
             raise
-        return self._hold(request, decision, renew)
-
-    def _hold(self, request: _Request, decision: Decision, renew: bool) -> Decision:
-        """Record what an allowed decision holds."""
         if decision.allowed:
-            is_of_store = decision.reading.plan is request[0]  # else the store could not decide
-            held = None if is_of_store else slot_checks(*request[:4])
-            slot = AsyncSlot(self, decision, renew, request[3], held)
-            if request[0].shadows and not slot.held:  # they were full, and nothing else applied
-                return decision
+            self.hold(decision, plan, subjects, costs, extras.slot, renew)
+        return decision
+
+    def hold(
+        self,
+        decision: Decision,
+        plan: Plan,
+        subjects: tuple[str, ...] = (),
+        costs: tuple[int, ...] = (),
+        entry: str = "",
+        renew: bool = False,
+    ) -> AsyncSlot:
+        """Return the slot of an allowed request, and record what it holds. Without an `entry`, it holds nothing."""
+        slot = AsyncSlot()  # attribute by attribute: a constructor would take longer
+        slot._slots, slot.decision, slot.entry, slot.renews = self, decision, entry, renew
+        # If the store could not decide, the decision has a plan of its own.
+        slot._held = None if decision.reading.plan is plan else slot_checks(plan, subjects, costs, entry)
+        slot.expired, slot.is_lost, slot.is_released = (), False, entry == ""
+        slot.since = slot.renewed = monotonic()
+        if entry and not (plan.shadows and not slot.held):  # otherwise they were full, and nothing else applied
             decision.slot = slot
             self._book.add(slot)
             if renew:
                 self._renewal.add(slot)
-        return decision
-
-    def _slot_of(self, decision: Decision, renew: bool) -> AsyncSlot:
-        """Return the slot that a decision has taken. Raises `RateLimited`."""
-        if not decision.allowed:
-            raise RateLimited(decision)
-        slot: AsyncSlot | None = getattr(decision, "slot", None)
-        return AsyncSlot(self, decision, renew) if slot is None else slot
+        return slot
 
     async def _undo(self, held: tuple[Check, ...]) -> None:
         """Release a slot that may have been taken.

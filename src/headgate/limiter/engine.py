@@ -157,7 +157,10 @@ class Engine:
 
         Without `known`, it may wait for a look-up of the user.
         """
-        snapshot, user = known or (self.holder.current, UNKNOWN)
+        if known is None:
+            snapshot = self.holder.current
+            return snapshot, snapshot.planner.plan(texts, self.clock)
+        snapshot, user = known
         return snapshot, snapshot.planner.plan(texts, self.clock, user)
 
     def prepare(
@@ -375,7 +378,7 @@ class Engine:
 
     def texts_of(self, subject: Subject, facts: dict[str, Any]) -> dict[str, str]:
         """Return the facts of a request as strings. Raises `InvalidCheck`."""
-        texts = facts_of(subject, facts, self.snapshot.fact_names)
+        texts = facts_of(subject, facts, self.holder.current.fact_names)
         if self.by_subject and "user" not in texts:
             self.snapshot.fact_names.require(facts)  # a misspelt name is the likelier mistake
             raise InvalidCheck("this limiter counts by subject: call check('alice') or check(user='alice')")

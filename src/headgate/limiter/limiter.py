@@ -100,14 +100,19 @@ class Limiter(Checks):
         return self._acquire(texts, cost, wait, renew)
 
     def _acquire(self, texts: dict[str, str], cost: Cost, wait: float, renew: bool) -> Slot:
-        known = None
+        snapshot = self.holder.current
         if self._engine.due is not None:
             self._reservations.attend(self._engine.due)
-        try:
-            return self._slots.acquire(texts, self._engine.plan(texts, known), cost, wait, renew)
-        except RateLimited as error:
-            self.tell_refused(error.decision, texts)
-            raise
+        planned = (snapshot, snapshot.planner.plan(texts, self._engine.clock))
+        slots = self._slots
+        if wait == 0 and wait is not False:
+            decision = slots.take(texts, planned, cost, renew)
+        else:
+            decision = slots.wait(texts, planned, cost, wait, renew)
+        if not decision.allowed:
+            self.tell_refused(decision, texts)
+            raise RateLimited(decision)
+        return getattr(decision, "slot", None) or slots.hold(decision, decision.plan)
 
     def release(self, slot_id: str) -> bool:
         """Release the slot with this id (`slot.id`), which any process on the same store may have acquired.

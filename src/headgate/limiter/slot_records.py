@@ -73,7 +73,7 @@ def slot_checks(
     for at in plan.slots:
         cost = costs[at]
         if cost:
-            rule, key_template, _, quota, _, enforced, *_ = plan.limits[at]
+            rule, key_template, _, quota, _, enforced, _, _, _, _, _ = plan.limits[at]
             if enforced or figures is None or figures[at][0] == 0:
                 values = (rule, key_template, subjects[at], quota, cost, enforced, REFUSAL, False, 0, entry, arrived_us)
                 held.append(_new(Check, values))
@@ -212,7 +212,6 @@ class SlotState:
         "decision",
         "entry",
         "expired",
-        "is_held",
         "is_lost",
         "is_released",
         "renewed",
@@ -220,19 +219,16 @@ class SlotState:
         "since",
     )
 
-    def __init__(
-        self, slots: Any, decision: Decision, renews: bool, entry: str = "", held: tuple[Check, ...] | None = None
-    ) -> None:
-        self._slots = slots  # of the limiter that took it
-        self._held = held  # None: not read from the decision yet
-        self.decision = decision
-        self.entry = entry  # its random id in the store; empty: no concurrency rule applied
-        self.is_held = entry != ""  # as far as this process knows
-        self.is_lost = False  # whether it was found to have expired
-        self.is_released = entry == ""  # whether there is nothing to release: a lost slot may still hold other limits
-        self.expired: tuple[Check, ...] = ()  # those of `held` that were found to have expired
-        self.renews = renews  # in the background, until it is released
-        self.since = self.renewed = monotonic()  # when it was taken, and when it was last renewed
+    _slots: Any  # of the limiter that took it
+    _held: tuple[Check, ...] | None  # None: not read from the decision yet
+    decision: Decision
+    entry: str  # its random id in the store; empty: no concurrency rule applied
+    is_lost: bool  # whether it was found to have expired
+    is_released: bool  # whether there is nothing to release: a lost slot may still hold other limits
+    expired: tuple[Check, ...]  # those of `held` that were found to have expired
+    renews: bool  # in the background, until it is released
+    since: float  # when it was taken, in monotonic seconds
+    renewed: float  # when it was last renewed
 
     @property
     def held(self) -> tuple[Check, ...]:
@@ -244,6 +240,11 @@ class SlotState:
             costs, entry = decision.costs, self.entry
             self._held = slot_checks(plan, decision.subjects, costs, entry, figures=figures) if entry else ()
         return self._held
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is held, as far as this process knows."""
+        return not (self.is_released or self.is_lost)
 
     @property
     def is_without_store(self) -> bool:
@@ -258,7 +259,7 @@ class SlotState:
     def _note_renewal(self, still_held: bool) -> bool:
         """Record the result of a renewal. Returns whether the slot is held."""
         if self.is_held and not still_held:
-            self.is_held, self.is_lost = False, True
+            self.is_lost = True
         return self.is_held
 
     @property

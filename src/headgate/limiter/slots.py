@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Event
+from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -15,7 +16,7 @@ from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.core.plan import Plan
 from headgate.core.slot import decode_slot, new_slot
-from headgate.errors import RateLimited, StoreError
+from headgate.errors import StoreError
 from headgate.limiter.engine import Engine
 from headgate.limiter.execution import decide
 from headgate.limiter.prepared_check import Planned, PreparedCheck
@@ -37,9 +38,6 @@ from headgate.stores.protocol import SlotStore, Store
 _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 
 LOCAL: Final = "local_fallback"  # the reason for a slot that is held in this process
-
-# Plan, subjects, costs, the slot's random id, and when the request began to wait.
-_Request = tuple[Plan, tuple[str, ...], tuple[int, ...], str, int]
 
 
 class Slot(SlotState):
@@ -68,7 +66,7 @@ class Slot(SlotState):
         """
         if self.is_released:
             return False
-        self.is_released, self.is_held = True, False
+        self.is_released = True
         try:
             return self._slots.release(self)
         except StoreError as error:
@@ -109,11 +107,8 @@ class Slots:
             raise no_slots(self._behind)
         return self._store
 
-    def acquire(self, facts: dict[str, str], planned: Planned, cost: Cost, wait: float, renew: bool) -> Slot:
-        """Take the slot of a request, waiting for it if necessary. Raises `RateLimited`."""
-        if wait == 0 and wait is not False:
-            decision = self.take(facts, planned, cost, renew)
-            return getattr(decision, "slot", None) or self._slot_of(decision, renew)
+    def wait(self, facts: dict[str, str], planned: Planned, cost: Cost, wait: float, renew: bool) -> Decision:
+        """Decide a request as `take` does, again and again for `wait` seconds while it lacks a slot."""
         waits = SlotWait(self._engine.clock, wait)
         waiter = SlotWaiter(Event())
         line = self._lines.of(keys_of(facts, planned[1]))
@@ -121,12 +116,12 @@ class Slots:
             while True:
                 decision = self.take(facts, planned, cost, renew, waiter)
                 if decision.allowed:
-                    return self._slot_of(decision, renew)
+                    return decision
                 seconds = waits.seconds(decision)
                 waiter.note_refusal(decision, waits.is_for_slot)
                 if seconds is None:
                     self._withdraw(waiter)
-                    return self._slot_of(decision, renew)
+                    return decision
                 if not waits.is_for_slot:
                     line.leave(waiter)
                     self._engine.clock.sleep(seconds)
@@ -208,29 +203,32 @@ class Slots:
             held = slot_checks(plan, subjects, costs, entry, max(arrived_us, 0))
             self._undo(held)
             raise
-        request = (plan, subjects, costs, entry, arrived_us)
-        return self._hold(request, decision, renew)
-
-    def _hold(self, request: _Request, decision: Decision, renew: bool) -> Decision:
-        """Record what an allowed decision holds."""
         if decision.allowed:
-            is_of_store = decision.reading.plan is request[0]  # else the store could not decide
-            held = None if is_of_store else slot_checks(*request[:4])
-            slot = Slot(self, decision, renew, request[3], held)
-            if request[0].shadows and not slot.held:  # they were full, and nothing else applied
-                return decision
+            self.hold(decision, plan, subjects, costs, entry, renew)
+        return decision
+
+    def hold(
+        self,
+        decision: Decision,
+        plan: Plan,
+        subjects: tuple[str, ...] = (),
+        costs: tuple[int, ...] = (),
+        entry: str = "",
+        renew: bool = False,
+    ) -> Slot:
+        """Return the slot of an allowed request, and record what it holds. Without an `entry`, it holds nothing."""
+        slot = Slot()  # attribute by attribute: a constructor would take longer
+        slot._slots, slot.decision, slot.entry, slot.renews = self, decision, entry, renew
+        # If the store could not decide, the decision has a plan of its own.
+        slot._held = None if decision.reading.plan is plan else slot_checks(plan, subjects, costs, entry)
+        slot.expired, slot.is_lost, slot.is_released = (), False, entry == ""
+        slot.since = slot.renewed = monotonic()
+        if entry and not (plan.shadows and not slot.held):  # otherwise they were full, and nothing else applied
             decision.slot = slot
             self._book.add(slot)
             if renew:
                 self._renewal.add(slot)
-        return decision
-
-    def _slot_of(self, decision: Decision, renew: bool) -> Slot:
-        """Return the slot that a decision has taken. Raises `RateLimited`."""
-        if not decision.allowed:
-            raise RateLimited(decision)
-        slot: Slot | None = getattr(decision, "slot", None)
-        return Slot(self, decision, renew) if slot is None else slot
+        return slot
 
     def _undo(self, held: tuple[Check, ...]) -> None:
         """Release a slot that may have been taken."""
