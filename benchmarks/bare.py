@@ -36,7 +36,7 @@ def calls_to(
 ) -> Callable[[float], int]:
     """Checks batch after batch of subjects for so many seconds, in a call to each server; returns how many it did."""
     by_slot = len(servers) > 1  # a command names keys of one slot
-    text = script.whole(_command(["any"], quota))[1]
+    text = script.with_text(_command(["any"], quota))[1]
     for server in servers:
         with server.client() as client:
             client.script_load(text)

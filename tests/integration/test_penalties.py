@@ -441,7 +441,7 @@ def test_off_they_cost_nothing(redis_server: Server, redis_url: str, clock: Fake
     command = template.command([request], None)
     assert command[2:4] == (1, "rl:user:{alice}:search:fixed_window")
     assert command[4:] == ("", 0, 1, "fixed_window", 2, 60_000_000, 2, 1, 1)
-    text = script.whole(command)[1]
+    text = script.with_text(command)[1]
     assert isinstance(text, str)
     assert "ZADD" not in text
     with Limiter([SEARCH], store=redis_url, clock=clock) as limiter, redis_server.client() as client:

@@ -19,10 +19,10 @@ from headgate.core.key import DEFAULT_PREFIX, key_template
 from headgate.core.quota import BUCKETS, WINDOWS, Quota
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.process_clock import PROCESS
-from headgate.stores.redis.command import EncodedCommand
 from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.node import ServerNode
 from headgate.stores.redis.options import read_url
+from headgate.stores.redis.script import EncodedCommand
 from headgate.stores.redis.slot_planner import SlotPlanner
 from headgate.stores.redis.steps import SlotStep, Steps, by_request, step_of
 from tests.conftest import TIMEOUT

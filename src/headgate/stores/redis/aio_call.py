@@ -11,8 +11,8 @@ from redis.exceptions import NoScriptError
 from headgate.errors import StoreError
 from headgate.stores.redis.aio_connection import AsyncConnection, Done
 from headgate.stores.redis.batcher import BatchedCommand, CallerBatch, commands_of
-from headgate.stores.redis.command import EncodedCommand
 from headgate.stores.redis.faults import fault
+from headgate.stores.redis.script import EncodedCommand
 
 
 class BatchCall:

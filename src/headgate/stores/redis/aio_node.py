@@ -27,10 +27,10 @@ from headgate.stores.redis.aio_connection import AsyncConnection
 from headgate.stores.redis.aio_pool import AsyncPool
 from headgate.stores.redis.aio_queue import CallerQueue
 from headgate.stores.redis.batcher import EARLY, GATHER_SECONDS, Batcher, CallerBatch, Waiting, WaitingStep
-from headgate.stores.redis.command import EncodedCommand, pack
 from headgate.stores.redis.faults import FAULTS, fault
 from headgate.stores.redis.health import breaker_of, circuit_open_error, replaced_master_error, tell
 from headgate.stores.redis.options import ConnectionParams, RedisOptions
+from headgate.stores.redis.script import EncodedCommand, pack
 
 
 class AsyncNode:

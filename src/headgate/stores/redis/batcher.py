@@ -26,8 +26,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from headgate.errors import StoreError
 from headgate.stores.process_clock import SLACK_SECONDS, TICK_SECONDS, ProcessClock
 from headgate.stores.redis import script
-from headgate.stores.redis.command import EncodedCommand
 from headgate.stores.redis.encoding import CommandTemplate, RequestParts
+from headgate.stores.redis.script import EncodedCommand
 
 GATHER_SECONDS: Final = 0.002  # how long a small batch waits for others, at most, while a call is in progress
 ENOUGH: Final = 64  # a batch of this size does not wait

@@ -27,7 +27,7 @@ from headgate.core.check import (
 from headgate.core.key import escape, key, penalty_keys
 from headgate.core.quota import Quota
 from headgate.stores.redis import script
-from headgate.stores.redis.command import EncodedCommand
+from headgate.stores.redis.script import EncodedCommand
 
 MAX_TEMPLATES: Final = 4_096  # to remember per store
 MAX_COSTS: Final = 256  # to remember in packed form per template

@@ -14,8 +14,8 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 from headgate.errors import StoreError
-from headgate.stores.redis.command import EncodedCommand, pack
 from headgate.stores.redis.connection import ThreadConnection
+from headgate.stores.redis.script import EncodedCommand, pack
 
 
 class ThreadCall:

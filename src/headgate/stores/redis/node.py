@@ -22,13 +22,13 @@ from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.breaker import GRACE_SECONDS
 from headgate.stores.process_clock import PROCESS, acquire
 from headgate.stores.protocol import StoreObserver
-from headgate.stores.redis.command import EncodedCommand, pack
 from headgate.stores.redis.connection import ThreadConnection
 from headgate.stores.redis.faults import FAULTS, fault
 from headgate.stores.redis.health import breaker_of, circuit_open_error, replaced_master_error, tell
 from headgate.stores.redis.in_flight import InFlight, ThreadCall
 from headgate.stores.redis.options import ConnectionParams, RedisOptions
 from headgate.stores.redis.pool import ConnectionPool, run_in_thread
+from headgate.stores.redis.script import EncodedCommand, pack
 
 OWED: Final = 4_096  # checks in the queue; beyond that, checks without a waiting caller are not charged
 

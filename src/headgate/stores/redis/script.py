@@ -1,11 +1,15 @@
-"""Lua scripts: assembled from the algorithms' twins, and identified in Redis by their digests. Pure; no I/O."""
+"""Commands, and the Lua scripts that they run: assembled from the algorithms' twins, and identified by their digests.
+
+Pure; no I/O.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from typing import Final
+from typing import Final, NamedTuple
 
 from hiredis import pack_command
 
@@ -55,7 +59,7 @@ def register(text: str) -> str:
     return digest
 
 
-def whole(command: Command) -> Command:
+def with_text(command: Command) -> Command:
     """Return a command with the text of its script instead of the digest, for a server that does not know it yet."""
     digest = command[1]
     assert isinstance(digest, str)
@@ -71,3 +75,34 @@ def encode_command(command: Command) -> bytes:
     """Return the bytes of a command as they are sent."""
     result: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub knows tuples of one
     return result
+
+
+ASKING: Final = encode_command(("ASKING",))
+
+
+class EncodedCommand(NamedTuple):
+    """A command, and its bytes if they are known."""
+
+    command: Command
+    asking: bool = False  # it uses a slot that the server is importing
+    packed: bytes | None = None
+
+    def bytes(self, *, whole: bool = False) -> bytes:
+        """Return the bytes to send. `whole`: with the text of its"""
+        packed = encode_command(with_text(self.command)) if whole else self.packed or encode_command(self.command)
+        return ASKING + packed if self.asking else packed
+
+
+def pack(commands: Iterable[EncodedCommand], known: set[Argument]) -> bytes:
+    """Pack commands for a connection. Scripts that are not `known` there are sent with their text, and become known.
+
+    So the commands of one call are executed in order, even if the server has never seen their scripts.
+    """
+    packed = []
+    for command in commands:
+        name, digest = command.command[:2]
+        is_new = name == "EVALSHA" and digest not in known
+        packed.append(command.bytes(whole=is_new))
+        if is_new:
+            known.add(digest)
+    return b"".join(packed)

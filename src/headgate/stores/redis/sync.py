@@ -19,7 +19,6 @@ from headgate.stores.process_clock import PROCESS
 from headgate.stores.program import Program, group_program
 from headgate.stores.protocol import StoreObserver
 from headgate.stores.redis import script
-from headgate.stores.redis.command import EncodedCommand
 from headgate.stores.redis.denial_cache import DenialCache
 from headgate.stores.redis.discovery import Discovery, Found
 from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest, Encoder
@@ -29,6 +28,7 @@ from headgate.stores.redis.node import ServerNode
 from headgate.stores.redis.operations import RedisOperations
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.program import PlanProgram, Requests
+from headgate.stores.redis.script import EncodedCommand
 from headgate.stores.redis.slot_planner import SlotPlanner
 from headgate.stores.redis.slots import slot_of_key
 from headgate.stores.redis.steps import Figures, SlotStep, Steps, by_request, take_one, unwrap
