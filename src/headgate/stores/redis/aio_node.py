@@ -27,8 +27,14 @@ from headgate.stores.redis.aio_connection import AsyncConnection
 from headgate.stores.redis.aio_pool import AsyncPool
 from headgate.stores.redis.aio_queue import CallerQueue
 from headgate.stores.redis.batcher import EARLY, GATHER_SECONDS, Batcher, CallerBatch, Waiting, WaitingStep
-from headgate.stores.redis.faults import FAULTS, fault
-from headgate.stores.redis.health import breaker_of, circuit_open_error, replaced_master_error, tell
+from headgate.stores.redis.faults import (
+    FAULTS,
+    breaker_of,
+    circuit_open_error,
+    fault,
+    replaced_master_error,
+    report_call,
+)
 from headgate.stores.redis.options import ConnectionParams, RedisOptions
 from headgate.stores.redis.script import EncodedCommand, pack
 
@@ -49,7 +55,7 @@ class AsyncNode:
     ) -> None:
         self.name = params.name
         self.host: str = params.arguments.get("host", "localhost")
-        self.breaker = breaker_of(params.name, options, observer)
+        self.breaker = breaker_of(params.name, options.probe_every, observer)
         self._options = options
         self._now_us = now_us
         self._observer = observer
@@ -358,7 +364,7 @@ class AsyncNode:
         self._usual = seconds = connection.used - call.sent
         self.breaker.hear(self._batcher.now())
         if self._observer is not None:
-            tell(self._observer, replies, seconds, call.size, self._options.timeout)
+            report_call(self._observer, replies, seconds, call.size, self._options.timeout)
         try:
             for command, reply in zip(call.commands, replies, strict=True):
                 hand_out(command, reply, self._options.timeout)

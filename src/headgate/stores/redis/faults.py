@@ -1,9 +1,13 @@
-"""Faults between this process and a Redis server, and whether a call may be retried elsewhere. Pure; no I/O."""
+"""Faults between this process and a Redis server: the errors, whether a call may be retried elsewhere, and the breaker.
+
+No I/O.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from redis.exceptions import (
     AskError,
@@ -20,6 +24,8 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from headgate.errors import StoreError, StoreFull, StoreTimeout, StoreUnavailable
+from headgate.stores.breaker import Breaker, State
+from headgate.stores.protocol import StoreObserver
 from headgate.tls_advice import advise
 
 FAULTS: Final = (RedisError, OSError)
@@ -40,6 +46,8 @@ _READ_ONLY: Final = "-READONLY"  # inside the error of Redis 6.2 for a script th
 _FULL: Final = "OOM command not allowed"  # at the start of an error reply, or inside the error of a script
 TRY_AGAIN_SECONDS: Final = 0.002
 DOWN_SECONDS: Final = 0.02
+
+log = logging.getLogger("headgate.breaker")
 
 Address = tuple[str, int]  # host and port
 Owners = Sequence[tuple[int, Address]]  # consecutive slots and their owner; a single entry: all slots
@@ -98,3 +106,39 @@ def find_redirect(error: StoreError, host: str) -> Redirect | None:
 def is_redirect(reply: object) -> bool:
     """Return whether a reply is an error unrelated to the server's health: the call is redirected or retried."""
     return isinstance(reply, AskError | TryAgainError)
+
+
+def report_call(observer: StoreObserver, replies: Sequence[Any], seconds: float, groups: int, timeout: float) -> None:
+    """Report a call that was answered, possibly with errors."""
+    for reply in replies:
+        if isinstance(reply, Exception) and not is_redirect(reply):
+            observer.failed(fault(reply, timeout), seconds, groups)
+            return
+    observer.called(seconds, groups)
+
+
+def breaker_of(name: str, probe_every: float, observer: StoreObserver | None) -> Breaker:
+    """Make the breaker of a server. It logs its changes, and reports them to `observer`."""
+
+    def on_change(state: State, before: State) -> None:
+        # While the server is down, the breaker alternates between open and half-open.
+        level = logging.WARNING if "closed" in (state, before) else logging.DEBUG
+        why = f" ({breaker.why})" if state == "open" else ""
+        log.log(level, "Redis at %s: breaker %s%s", name, state.replace("_", "-"), why)
+        if observer is not None:
+            observer.breaker(name, state)
+
+    breaker = Breaker(on_change, probe_every=probe_every)
+    if observer is not None:
+        observer.breaker(name, "closed")
+    return breaker
+
+
+def circuit_open_error(name: str, why: str) -> StoreUnavailable:
+    """Return the error for callers that the open breaker rejects."""
+    return StoreUnavailable(f"circuit open for Redis at {name}: {why}", sent=False)
+
+
+def replaced_master_error(name: str) -> StoreUnavailable:
+    """Return the error for callers that were about to be sent to a master that Sentinels no longer name."""
+    return StoreUnavailable(f"Redis at {name} is no longer the master", sent=False)

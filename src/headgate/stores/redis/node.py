@@ -23,8 +23,14 @@ from headgate.stores.breaker import GRACE_SECONDS
 from headgate.stores.process_clock import PROCESS, acquire
 from headgate.stores.protocol import StoreObserver
 from headgate.stores.redis.connection import ThreadConnection
-from headgate.stores.redis.faults import FAULTS, fault
-from headgate.stores.redis.health import breaker_of, circuit_open_error, replaced_master_error, tell
+from headgate.stores.redis.faults import (
+    FAULTS,
+    breaker_of,
+    circuit_open_error,
+    fault,
+    replaced_master_error,
+    report_call,
+)
 from headgate.stores.redis.in_flight import InFlight, ThreadCall
 from headgate.stores.redis.options import ConnectionParams, RedisOptions
 from headgate.stores.redis.pool import ConnectionPool, run_in_thread
@@ -39,7 +45,7 @@ class ServerNode:
     def __init__(self, params: ConnectionParams, options: RedisOptions, observer: StoreObserver | None) -> None:
         self.name = params.name
         self.host: str = params.arguments.get("host", "localhost")
-        self.breaker = breaker_of(params.name, options, observer)
+        self.breaker = breaker_of(params.name, options.probe_every, observer)
         self._params = params
         self._options = options
         self._observer = observer
@@ -81,7 +87,7 @@ class ServerNode:
         if self._connections.give_back(connection) and self._queue:
             self._serve()
         if self._observer is not None:
-            tell(self._observer, (reply,), connection.used - began, 1, self._options.timeout)
+            report_call(self._observer, (reply,), connection.used - began, 1, self._options.timeout)
         return reply
 
     def leave(self, commands: Sequence[EncodedCommand], deadline: float, groups: int = 0) -> ThreadCall:
@@ -238,7 +244,7 @@ class ServerNode:
         if self._observer is not None:
             seconds, timeout = in_flight.connection.used - in_flight.calls[0].began, self._options.timeout
             for call in in_flight.calls:
-                tell(self._observer, call.replies, seconds, call.groups, timeout)
+                report_call(self._observer, call.replies, seconds, call.groups, timeout)
         if self.breaker.state != "closed":
             self._may_wait(PROCESS.read())
 
