@@ -15,7 +15,7 @@ from headgate.core.cost import Cost
 from headgate.core.reservation import ClaimedAdjustments, Record
 from headgate.core.share import Standing
 from headgate.stores.protocol import Counted, LedgerPage, Swap
-from headgate.stores.redis import concurrency, ledger, nodes, reservations, script
+from headgate.stores.redis import commands, reservations, script
 from headgate.stores.redis.denial_cache import DenialCache
 from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.reservation_steps import ReservationSteps
@@ -119,11 +119,11 @@ class RedisOperations:
 
     def release_slots(self, held: Sequence[Check]) -> Any:
         """Release the slot of each check. Return whether it was held."""
-        return self._run(self._each_slot(concurrency.RELEASE, held))
+        return self._run(self._each_slot(commands.RELEASE, held))
 
     def renew_slots(self, held: Sequence[Check]) -> Any:
         """Extend the slot of each check to its time to live from now. Return whether it was held."""
-        return self._run(self._each_slot(concurrency.RENEW, held))
+        return self._run(self._each_slot(commands.RENEW, held))
 
     def record_heartbeat(self, name: str, node: str, ttl_us: int) -> Any:
         """Record the heartbeat of a node."""
@@ -131,8 +131,8 @@ class RedisOperations:
 
     def counts(self, checks: Sequence[Check]) -> Any:
         """Return the counts of checks' keys."""
-        encode: Callable[[Sequence[Check]], script.Command] = lambda some: ledger.encode_counts(some, self._prefix)  # noqa: E731
-        steps: Steps[list[Counted | None]] = self._each(checks, slot_of_check, encode, ledger.decode_counts)
+        encode: Callable[[Sequence[Check]], script.Command] = lambda some: commands.encode_counts(some, self._prefix)  # noqa: E731
+        steps: Steps[list[Counted | None]] = self._each(checks, slot_of_check, encode, commands.decode_counts)
         return self._run(steps)
 
     def read(self, names: Sequence[str]) -> Any:
@@ -215,22 +215,22 @@ class RedisOperations:
         return self._each(
             held,
             slot_of_check,
-            lambda some: concurrency.encode(verb, some, now_us, self._prefix),
-            lambda _, reply: concurrency.decode(reply),
+            lambda some: commands.encode_slots(verb, some, now_us, self._prefix),
+            lambda _, reply: commands.decode_slots(reply),
         )
 
     def _record_heartbeat(self, name: str, node: str, ttl_us: int) -> Steps[Standing]:
-        command = nodes.encode_heartbeat(name, node, ttl_us, self._now_us(), self._prefix)
+        command = commands.encode_heartbeat(name, node, ttl_us, self._now_us(), self._prefix)
         (answer,) = yield [SlotStep(slot_of(name) if self._slotted else 0, command=command)]
-        return nodes.decode_heartbeat(unwrap(answer))
+        return commands.decode_heartbeat(unwrap(answer))
 
     def _read(self, names: Sequence[str]) -> Steps[list[LedgerPage]]:
         now_us = self._now_us()
         return self._each(
             names,
             slot_of_key,
-            lambda some: ledger.encode_read(some, now_us, self._prefix),
-            lambda _, reply: ledger.decode_read(reply),
+            lambda some: commands.encode_read(some, now_us, self._prefix),
+            lambda _, reply: commands.decode_read(reply),
         )
 
     def _swap(self, swaps: Sequence[Swap]) -> Steps[list[bool]]:
@@ -238,8 +238,8 @@ class RedisOperations:
         return self._each(
             swaps,
             lambda swap: slot_of_key(swap.name),
-            lambda some: ledger.encode_swap(some, now_us, self._prefix),
-            lambda _, reply: ledger.decode_swap(reply),
+            lambda some: commands.encode_swap(some, now_us, self._prefix),
+            lambda _, reply: commands.decode_swap(reply),
         )
 
     def _each(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headgate.core.check import Answer, Group, Idempotency, Outcome, OutcomeAt, Result
+from headgate.core.check import NEVER, NOT_WAITING, Answer, Check, Group, Idempotency, Outcome, OutcomeAt, Result
 from headgate.core.key import penalty_keys
+from headgate.core.quota import CONCURRENCY
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.redis.encoding import CommandTemplate
 from headgate.stores.redis.steps import Figures
@@ -85,3 +86,20 @@ def with_receipt(part: SlotPart, key: Idempotency | None) -> SlotPart:
         names = list(penalty_keys(*group.penalty.client))
     tag = names[0][names[0].index("{") + 1 : names[0].index("}")] if names else ""
     return part._replace(group=group._replace(idempotency=key._replace(tag=tag)))
+
+
+def waiting_checks(group: Group, now_us: int) -> list[Check]:
+    """Return the checks of a group that wait for a slot, with the time at which the request came: `now_us` if now."""
+    return [
+        check._replace(arrived_us=check.arrived_us or now_us)
+        for check in group.checks
+        if check.arrived_us != NOT_WAITING and check.quota.algorithm == CONCURRENCY and check.enforced and check.cost
+    ]
+
+
+def lacks_more_than_slots(checks: Sequence[Check], outcomes: Sequence[Outcome]) -> bool:
+    """Return whether waiting for a slot does not help: a rate refuses the request, or it never fits."""
+    return any(
+        check.enforced and outcome.wait_us and (check.quota.algorithm != CONCURRENCY or outcome.wait_us == NEVER)
+        for check, outcome in zip(checks, outcomes, strict=True)
+    )

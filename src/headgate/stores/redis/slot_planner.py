@@ -22,16 +22,18 @@ from headgate.core.check import (
     binding,
 )
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
-from headgate.stores.redis import concurrency, idempotency
+from headgate.stores.redis import commands
 from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.options import RedisOptions
 from headgate.stores.redis.slot_parts import (
     SlotPart,
     charges_of_part,
     is_refused,
+    lacks_more_than_slots,
     merge_outcomes,
     read_answer,
     result_of_part,
+    waiting_checks,
     with_receipt,
     with_waits_of,
 )
@@ -144,23 +146,23 @@ class SlotPlanner:
         slot, token, timeout = slot_of(key.name), token_hex(8), self._options.timeout
         pause = 0.0
         while True:
-            claim = idempotency.encode_claim(key, token, timeout, self._now_us(), self._encoder)
+            claim = commands.encode_claim(key, token, timeout, self._now_us(), self._encoder)
             (answer,) = yield [SlotStep(slot, command=claim, pause=pause)]
             if isinstance(answer, StoreError):
                 return answer
-            status, result = idempotency.decode_claim(answer)
-            if status == idempotency.CONFLICT:
+            status, result = commands.decode_claim(answer)
+            if status == commands.CONFLICT:
                 return IdempotencyConflict.of(key.key)
             if result is not None:
                 return result
-            if status == idempotency.CLAIMED:
+            if status == commands.CLAIMED:
                 break
             pause = BUSY_SECONDS
         decided = yield from self._decide(plain)
         if isinstance(decided, Result):
-            last = idempotency.encode_keep(key, token, decided, self._now_us(), self._encoder)
+            last = commands.encode_keep(key, token, decided, self._now_us(), self._encoder)
         elif isinstance(decided, StoreUnavailable) and not decided.sent:  # nothing was charged, so it can be retried
-            last = idempotency.encode_drop(key, token, self._now_us(), self._encoder)
+            last = commands.encode_drop(key, token, self._now_us(), self._encoder)
         else:
             return decided
         yield [SlotStep(slot, command=last, closing=True)]  # if this fails, a repetition is decided again
@@ -238,11 +240,11 @@ class SlotPlanner:
         """
         refused = decided[-1]
         *before, _ = decided
-        waiting = concurrency.waiting_checks(group, refused.now_us)
-        queues = waiting and not concurrency.lacks_more_than_slots(parts[len(before)].group.checks, refused.outcomes)
+        waiting = waiting_checks(group, refused.now_us)
+        queues = waiting and not lacks_more_than_slots(parts[len(before)].group.checks, refused.outcomes)
         earlier = {part.slot for part in parts[: len(before)]}
         if queues and earlier:
-            yield self._each_queue(concurrency.QUEUE, [one for one in waiting if slot_of_check(one) in earlier])
+            yield self._each_queue(commands.QUEUE, [one for one in waiting if slot_of_check(one) in earlier])
         steps = self._undo_steps(parts, before)
         for part in parts[len(decided) :]:
             peeked = self._encoder.group(part.group._replace(peek=True, idempotency=None))
@@ -258,11 +260,11 @@ class SlotPlanner:
             result = result_of_part(part, steps[at].template, answers[at], known)
             looked.append(result if known is None or not queues else with_waits_of(known, result))
         outcomes = merge_outcomes(parts, looked)
-        if waiting and concurrency.lacks_more_than_slots(group.checks, outcomes):
-            yield self._each_queue(concurrency.RELEASE, waiting)
+        if waiting and lacks_more_than_slots(group.checks, outcomes):
+            yield self._each_queue(commands.RELEASE, waiting)
         elif len(decided) < len(parts) and queues:
             later = {part.slot for part in parts[len(decided) :]}
-            yield self._each_queue(concurrency.QUEUE, [one for one in waiting if slot_of_check(one) in later])
+            yield self._each_queue(commands.QUEUE, [one for one in waiting if slot_of_check(one) in later])
         block = refused.block
         check = binding(group.checks, outcomes)
         if group.penalty is not None and before and check is not None:  # else the refusal was in the client's own slot
@@ -275,9 +277,11 @@ class SlotPlanner:
 
     def _each_queue(self, verb: str, checks: Sequence[Check]) -> list[SlotStep]:
         """Return steps that queue for the slots of these checks, or leave their queues."""
-        encode, now_us, prefix = concurrency.encode, self._now_us(), self._encoder.prefix
-        commands = [(slot_of_check(check), encode(verb, (check,), now_us, prefix)) for check in checks]
-        return [SlotStep(slot, command=command, closing=True) for slot, command in commands]
+        encode, now_us, prefix = commands.encode_slots, self._now_us(), self._encoder.prefix
+        return [
+            SlotStep(slot_of_check(check), command=encode(verb, (check,), now_us, prefix), closing=True)
+            for check in checks
+        ]
 
     def _undo_steps(self, parts: list[SlotPart], decided: list[Result]) -> list[SlotStep]:
         """Return steps that undo parts that were charged, and then read their state."""
