@@ -16,7 +16,7 @@ from headgate import Quota
 from headgate.core.key import DEFAULT_PREFIX, key, key_template
 from headgate.stores.redis import script
 from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest
-from headgate.stores.redis.slots import SLOTS, slot_of_key
+from headgate.stores.redis.topology import SLOTS, slot_of_key
 from tests.servers import Server
 
 LINES = 3  # that a check takes of a reply; the reply itself two

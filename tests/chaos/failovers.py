@@ -12,7 +12,7 @@ from typing import Self
 from redis.exceptions import RedisError
 
 from headgate import Limiter
-from headgate.stores.redis.slots import slot_of
+from headgate.stores.redis.topology import slot_of
 from tests.chaos.callers import (
     by_store,
     entries_of,

@@ -18,7 +18,7 @@ from headgate import AsyncLimiter, Decision, Limiter, Rule
 from headgate.errors import StoreError
 from headgate.rules.penalties import Penalties
 from headgate.rules.snapshot import Snapshot
-from headgate.stores.redis.slots import slot_of
+from headgate.stores.redis.topology import slot_of
 from headgate.stores.urls import open_async_store, open_store
 from tests.integration.limiters import ALGORITHMS, Open, calm
 from tests.integration.load import BY_STORE, Load

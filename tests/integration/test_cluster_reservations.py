@@ -15,7 +15,7 @@ from headgate.core.reservation import Record
 from headgate.rules.penalties import Penalties
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.redis.reservation_slots import KEYS, LOOK_US, slot_of_id, tag_of_slot
-from headgate.stores.redis.slots import RESERVATIONS, slot_of
+from headgate.stores.redis.topology import RESERVATIONS, slot_of
 from headgate.testing import FakeClock
 from tests.integration.limiters import calm
 from tests.topologies import Cluster, calls_to

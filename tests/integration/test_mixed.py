@@ -13,7 +13,7 @@ from headgate.core.key import key_template
 from headgate.core.plan import Plan
 from headgate.stores.memory import MemoryStore
 from headgate.stores.redis.aio import AsyncRedisStore
-from headgate.stores.redis.slots import slot_of
+from headgate.stores.redis.topology import slot_of
 from headgate.testing import FakeClock
 from tests.integration.limiters import calm
 from tests.servers import Server

@@ -11,8 +11,8 @@ import pytest
 from headgate import Limiter, Quota, Rule
 from headgate.errors import IdempotencyConflict
 from headgate.stores.memory import MemoryStore
-from headgate.stores.redis.slots import slot_of_key
 from headgate.stores.redis.sync import RedisStore
+from headgate.stores.redis.topology import slot_of_key
 from headgate.testing import FakeClock
 from tests.integration.hammer import rules_of
 from tests.integration.limiters import Open, calm, calm_window

@@ -18,7 +18,7 @@ from headgate.core.reading import WarningStates
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.program import Program, async_group_program
 from headgate.stores.protocol import StoreObserver
-from headgate.stores.redis.aio_check import PlanCheck
+from headgate.stores.redis.aio_call import PlanCheck
 from headgate.stores.redis.aio_discovery import AsyncDiscovery
 from headgate.stores.redis.aio_node import AsyncNode
 from headgate.stores.redis.batcher import NO_SLOT, Batcher, WaitingStep
@@ -29,9 +29,8 @@ from headgate.stores.redis.operations import RedisOperations
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.program import Costs, PlanProgram, Requests, Subjects
 from headgate.stores.redis.slot_planner import SlotPlanner
-from headgate.stores.redis.slots import slot_of_key
 from headgate.stores.redis.steps import Figures, SlotStep, Steps, by_request, take_one, unwrap
-from headgate.stores.redis.topology import MAX_REDIRECTS, Topology
+from headgate.stores.redis.topology import MAX_REDIRECTS, Topology, slot_of_key
 
 T = TypeVar("T")
 

@@ -1,8 +1,8 @@
-"""A batch in flight, for asyncio: its commands, and the callers that get the replies. No I/O."""
+"""A batch in flight, for asyncio: its commands, and the callers that get the replies or decisions. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any
 
@@ -10,9 +10,37 @@ from redis.exceptions import NoScriptError
 
 from headgate.errors import StoreError
 from headgate.stores.redis.aio_connection import AsyncConnection, Done
-from headgate.stores.redis.batcher import BatchedCommand, CallerBatch, commands_of
+from headgate.stores.redis.batcher import BatchedCommand, CallerBatch, Waiting, commands_of
+from headgate.stores.redis.denial_cache import DenialCache
 from headgate.stores.redis.faults import fault
+from headgate.stores.redis.program import Costs, PlanProgram, Subjects
 from headgate.stores.redis.script import EncodedCommand
+
+
+class PlanCheck(Waiting):
+    """A caller that waits for the decision on a request of `program`. The store asks `denials` before it."""
+
+    __slots__ = ("_asked_us", "_denials", "_epoch", "_program", "_subjects")
+
+    def __init__(
+        self, program: PlanProgram, denials: DenialCache, keys: tuple[str, ...], subjects: Subjects, costs: Costs
+    ) -> None:
+        self.template = program.template
+        self.requests = ((keys, costs, ()),)
+        self._program = program
+        self._denials = denials
+        self._subjects = subjects
+        self._asked_us, self._epoch = denials.now_us(), denials.epoch
+
+    def resolve(self, now_us: int, figures: Sequence[Any]) -> None:
+        if not self.answer.done():
+            keys, costs, _ = self.requests[0]
+            decision = self._program.decision(now_us, figures, keys, self._subjects, costs, self._asked_us, self._epoch)
+            self.answer.set_result(decision)
+
+    def fail(self, error: StoreError) -> None:
+        self._denials.clear()
+        super().fail(error)
 
 
 class BatchCall:

@@ -18,7 +18,7 @@ from headgate.stores.redis.faults import FAULTS, Address, Owners
 from headgate.stores.redis.options import StoreTarget
 from headgate.stores.redis.sentinel import Candidates, NoMaster, SentinelReport
 from headgate.stores.redis.sentinel_link import SentinelLink
-from headgate.stores.redis.slots import SLOTS
+from headgate.stores.redis.topology import SLOTS
 
 PATIENCE: Final = (0.1, 0.5)  # bounds of the seconds for one server's answer; else a check's timeout
 EVERY_SECONDS: Final = 1.0  # between queries of Sentinels that announced nothing

@@ -20,8 +20,8 @@ from headgate.stores.redis.denial_cache import DenialCache
 from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.reservation_steps import ReservationSteps
 from headgate.stores.redis.slot_planner import SlotPlanner
-from headgate.stores.redis.slots import slot_of, slot_of_check, slot_of_client, slot_of_key, slot_of_tag
 from headgate.stores.redis.steps import SlotStep, Steps, step_of, take_all, take_one, unwrap
+from headgate.stores.redis.topology import slot_of, slot_of_check, slot_of_client, slot_of_key, slot_of_tag
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -20,7 +20,7 @@ from typing import Any, Final
 from headgate.core.fork import renew_in_children
 from headgate.core.quota import MICROSECONDS
 from headgate.stores.redis import script
-from headgate.stores.redis.slots import RESERVATIONS, SLOTS, slot_of_tag
+from headgate.stores.redis.topology import RESERVATIONS, SLOTS, slot_of_tag
 
 KNOWN_US: Final = 86_400 * MICROSECONDS  # how long a store relies on a registration, besides a reservation's ttl
 SPARE_US: Final = 3_600 * MICROSECONDS  # how much longer the register keeps it

@@ -23,8 +23,8 @@ from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.reservation_slots import SOON_US, ReservationSlots, ending_of, slot_of_id, tag_of_slot
 from headgate.stores.redis.slot_parts import SlotPart, is_refused, read_answer
 from headgate.stores.redis.slot_planner import SlotPlanner
-from headgate.stores.redis.slots import RESERVATIONS, slot_of_check
 from headgate.stores.redis.steps import SlotStep, Steps, take_one, unwrap
+from headgate.stores.redis.topology import RESERVATIONS, slot_of_check
 
 T = TypeVar("T")
 

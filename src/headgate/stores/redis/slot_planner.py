@@ -37,8 +37,8 @@ from headgate.stores.redis.slot_parts import (
     with_receipt,
     with_waits_of,
 )
-from headgate.stores.redis.slots import slot_of, slot_of_check, slot_of_client
 from headgate.stores.redis.steps import Collector, Figures, SlotStep, Steps, step_of
+from headgate.stores.redis.topology import slot_of, slot_of_check, slot_of_client
 
 BUSY_SECONDS: Final = 0.002  # between reads of an idempotency key that another caller has claimed
 

@@ -30,9 +30,8 @@ from headgate.stores.redis.options import read_url
 from headgate.stores.redis.program import PlanProgram, Requests
 from headgate.stores.redis.script import EncodedCommand
 from headgate.stores.redis.slot_planner import SlotPlanner
-from headgate.stores.redis.slots import slot_of_key
 from headgate.stores.redis.steps import Figures, SlotStep, Steps, by_request, take_one, unwrap
-from headgate.stores.redis.topology import MAX_REDIRECTS, Topology
+from headgate.stores.redis.topology import MAX_REDIRECTS, Topology, slot_of_key
 
 T = TypeVar("T")
 

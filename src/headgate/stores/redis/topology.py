@@ -1,12 +1,15 @@
-"""Topology: one server that serves everything, or the slots of each server of a cluster. No I/O."""
+"""Topology: the server that serves everything, or those of a cluster's slots; and the slot of a key. No I/O."""
 
 from __future__ import annotations
 
+from binascii import crc_hqx
 from collections.abc import Callable
 from threading import RLock
 from time import monotonic
 from typing import Final, Generic, Protocol, TypeVar
 
+from headgate.core.check import Check, Client
+from headgate.core.key import escape
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.breaker import Breaker
 from headgate.stores.redis.faults import Address, Owners, Redirect
@@ -15,8 +18,36 @@ from headgate.stores.redis.sentinel import NoMaster
 MAX_REDIRECTS: Final = 8  # per call: beyond this, servers do not agree on the owner
 GONE_SECONDS: Final = 10.0  # after which a server that serves nothing is dropped
 
-
 RECENT_SECONDS: Final = 1.0  # for which callers wait for the end of an outage
+
+
+SLOTS: Final = 16_384
+
+
+def slot_of_tag(tag: str) -> int:
+    """Return the slot of all keys with this hash tag."""
+    return crc_hqx(tag.encode("utf-8", "surrogateescape"), 0) % SLOTS
+
+
+def slot_of(name: str) -> int:
+    """Return the slot of all keys of a subject, client or idempotency key: escaped, its name is their hash tag."""
+    return slot_of_tag(escape(name))
+
+
+def slot_of_key(key: str) -> int:
+    """Return the slot of one of our keys, by its hash tag."""
+    return slot_of_tag(key[key.index("{") + 1 : key.index("}")])
+
+
+def slot_of_check(check: Check) -> int:
+    return slot_of(check.subject) if "{*}" in check.key_template else slot_of_key(check.key)  # the latter for shards
+
+
+def slot_of_client(client: Client) -> int:
+    return slot_of(client.name)
+
+
+RESERVATIONS: Final = slot_of("reservations")
 
 
 class ClusterOutage:

@@ -9,7 +9,7 @@ from headgate.core.check import NEVER, Check, Outcome, OutcomeOf
 from headgate.core.key import key, key_template, shard_key_template
 from headgate.core.share import is_whole, parts_of
 from headgate.features.shards.search import ShardSearch, checks_of, evenly
-from headgate.stores.redis.slots import slot_of_check, slot_of_key
+from headgate.stores.redis.topology import slot_of_check, slot_of_key
 
 SPACE = key_template("user", "r", "fixed_window")
 EMPTY = Outcome(50, 0, 90)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.stores.redis.finders import read_slots
-from headgate.stores.redis.slots import SLOTS
+from headgate.stores.redis.topology import SLOTS
 
 ONE, TWO = [b"192.0.2.1", 7000, b"id-1"], [b"", 7001, b"id-2"]
 

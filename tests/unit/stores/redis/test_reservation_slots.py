@@ -13,7 +13,7 @@ from headgate.stores.redis.options import RedisOptions
 from headgate.stores.redis.reservation_slots import KNOWN_US, MAX_SLOTS, SOON_US, ReservationSlots, ending_of
 from headgate.stores.redis.reservation_steps import ReservationSteps
 from headgate.stores.redis.slot_planner import SlotPlanner
-from headgate.stores.redis.slots import RESERVATIONS
+from headgate.stores.redis.topology import RESERVATIONS
 
 GONE = StoreUnavailable("the server is gone")
 

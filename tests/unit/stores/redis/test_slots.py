@@ -14,7 +14,7 @@ from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.program import PlanProgram
 from headgate.stores.redis.reservation_slots import KEYS, ending_of, slot_of_id, tag_of_slot
 from headgate.stores.redis.reservations import keys_of
-from headgate.stores.redis.slots import RESERVATIONS, SLOTS, slot_of, slot_of_key
+from headgate.stores.redis.topology import RESERVATIONS, SLOTS, slot_of, slot_of_key
 from headgate.testing.contract import HOSTILE
 
 
