@@ -51,13 +51,12 @@ class Bucket(Protocol):
 
 
 class Open(NamedTuple):
-    """An open reservation: the number that identifies it in its buckets, how much can still be refunded, when it was
-    charged, and the reset after that."""
+    """An open reservation."""
 
-    mark: int
-    low: Level
-    since: int
-    reset: int
+    reservation: int  # the number that identifies it in its buckets
+    low: Level  # how much can still be refunded
+    since: int  # when it was charged
+    reset: int  # after that
 
     def is_before(self, charged_at: int, reset: int) -> bool:
         """Return whether it was charged before another charge. At the same time, each charge makes the reset later."""
@@ -111,7 +110,7 @@ def figures(bucket: Bucket, held: Any, now: int, quota: Quota) -> tuple[int, int
     return bucket.figures(held.state, now, quota)
 
 
-def open_reservation(bucket: Bucket, state: Any, now: int, quota: Quota, mark: int) -> Any:
+def open_reservation(bucket: Bucket, state: Any, now: int, quota: Quota, reservation: int) -> Any:
     """Return the state after a reservation was charged to it."""
     older: tuple[Open, ...] = ()
     since = now
@@ -122,10 +121,12 @@ def open_reservation(bucket: Bucket, state: Any, now: int, quota: Quota, mark: i
             return state
     state = plain(state)
     _, reset = bucket.figures(state, now, quota)
-    return ReservedBucket(state, Open(mark, bucket.level(state, now, quota), since, reset), older)
+    return ReservedBucket(state, Open(reservation, bucket.level(state, now, quota), since, reset), older)
 
 
-def settle_reservation(bucket: Bucket, state: Any, now: int, quota: Quota, cost: int, mark: int) -> tuple[Any, int]:
+def settle_reservation(
+    bucket: Bucket, state: Any, now: int, quota: Quota, cost: int, reservation: int
+) -> tuple[Any, int]:
     """Settle a reservation that cost `cost` less than reserved. Return the state to store and the amount refunded.
 
     Nothing is refunded for a reservation that the bucket does not know: it was empty or reset since then.
@@ -133,7 +134,7 @@ def settle_reservation(bucket: Bucket, state: Any, now: int, quota: Quota, cost:
     if not isinstance(state, ReservedBucket):
         return state, 0
     known = _current(bucket, state, now, quota)
-    at = next((at for at, one in enumerate(known) if one.mark == mark), None)
+    at = next((at for at, one in enumerate(known) if one.reservation == reservation), None)
     if at is None:
         return state, 0
     low, base = known[at].low, bucket.base(quota)

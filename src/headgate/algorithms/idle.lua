@@ -9,8 +9,8 @@ idle = function(now, quota, cost, charged_at, reset)
   return max(0, now - charged_at - busy)
 end
 
--- Undoes a charge; the charge of a reservation if mark is not 0. Returns the amount refunded.
-undo = function(twin, key, quota, cost, charged_at, reset, mark)
+-- Undoes a charge; the charge of a reservation if `reservation` is not 0. Returns the amount refunded.
+undo = function(twin, key, quota, cost, charged_at, reset, reservation)
   if twin.release then
     return twin.release(key, format('%s:%.0f:%.0f', slot, cost, quota.window)) and cost or 0
   end
@@ -36,7 +36,7 @@ undo = function(twin, key, quota, cost, charged_at, reset, mark)
   end
 
   local one = held and held[key]
-  if mark ~= 0 and not one then return 0 end
+  if reservation ~= 0 and not one then return 0 end
   local is_gcra = twin.load == load2
   local base = is_gcra and quota.limit or quota.window
   local level, part = twin.level(now, quota, a, b, c, d)
@@ -54,16 +54,16 @@ undo = function(twin, key, quota, cost, charged_at, reset, mark)
   if one then
     touch_held(key, quota, twin, a, b, c, d)
     local low, low_part = one.low, min(one.part, base - 1)
-    known[1] = { one.mark, low, low_part, one.since, one.reset }
+    known[1] = { one.reservation, low, low_part, one.since, one.reset }
     for at = #one.older - 39, 1, -40 do
-      local older_mark, older, older_part, since, its_reset = unpack('<ddddd', one.older, at)
+      local older_reservation, older, older_part, since, its_reset = unpack('<ddddd', one.older, at)
       if less(older, older_part, low, low_part) then low, low_part = older, min(older_part, base - 1) end
-      known[#known + 1] = { older_mark, low, low_part, since, its_reset }
+      known[#known + 1] = { older_reservation, low, low_part, since, its_reset }
     end
     for i = 1, #known do
-      if known[i][1] == mark then found = i end
+      if known[i][1] == reservation then found = i end
     end
-    if mark ~= 0 and not found then return 0 end
+    if reservation ~= 0 and not found then return 0 end
   end
 
   local back, back_part = 0, 0
@@ -124,7 +124,7 @@ undo = function(twin, key, quota, cost, charged_at, reset, mark)
       end
     end
     held[key] = newest and {
-      mark = newest[1], low = newest[2], part = newest[3], since = newest[4], reset = newest[5],
+      reservation = newest[1], low = newest[2], part = newest[3], since = newest[4], reset = newest[5],
       older = table.concat(older),
     } or nil
     twin.save(key, max(expires, now + 1000000), true, a, b, c, d)

@@ -232,10 +232,12 @@ class Record(NamedTuple):
         reserved = []
         for rule, key_template, subject, figures, enforced, factor, at_us, reset_us, *more in rows:
             defaults: tuple[Any, ...] = ((), 0, REQUESTS)
-            shards, mark, unit = tuple(more) + defaults[len(more) :]
+            shards, reservation, unit = tuple(more) + defaults[len(more) :]
             refusal = REFUSAL if unit == REQUESTS else Refusal(unit=unit)
             total = factor * amount_of(cost, unit)
-            check = Check(rule, key_template, subject, _quota(figures), total, enforced, refusal, reservation=mark)
+            check = Check(
+                rule, key_template, subject, _quota(figures), total, enforced, refusal, reservation=reservation
+            )
             parts = tuple(
                 Charge(check._replace(key_template=own, quota=_quota(part), cost=charged), part_at, reset)
                 for own, part, charged, part_at, reset in shards

@@ -151,13 +151,13 @@ class Due:
         self.expires(now_us, EVERY_US)
 
 
-def record_of(decision: Decision, mark: int = 0) -> Record | None:
+def record_of(decision: Decision, reservation: int = 0) -> Record | None:
     """Return the record of what a decision charged; None if it charged nothing."""
     limits = decision.plan.limits
     if not decision.allowed or not limits or decision.reason not in ("within_limit", "shadow"):
         return None
     checks = [
-        limit._replace(subject=subject, cost=cost, reservation=mark)
+        limit._replace(subject=subject, cost=cost, reservation=reservation)
         for limit, subject, cost in zip(limits, decision.subjects, decision.costs, strict=True)
     ]
     factors, units = decision.plan.ones, decision.plan.units

@@ -42,9 +42,9 @@ def group_of(
     extras: Extras | None = None,
 ) -> Group:
     """Return a request as the group of checks that a store's `check` takes."""
-    mark, slot, arrived_us = (0, "", NOT_WAITING) if extras is None else extras[2:]
+    reservation, slot, arrived_us = (0, "", NOT_WAITING) if extras is None else extras[2:]
     checks = [
-        Check(rule, key_template, subject, quota, cost, enforced, refusal, leased, mark, slot, arrived_us)
+        Check(rule, key_template, subject, quota, cost, enforced, refusal, leased, reservation, slot, arrived_us)
         for (rule, key_template, _, quota, _, enforced, refusal, leased, *_), subject, cost in zip(
             plan.limits, subjects, costs, strict=True
         )

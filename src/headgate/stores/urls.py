@@ -77,10 +77,10 @@ def check_url(url: str) -> None:
         _module("redis.options", url).read_url(url)
 
 
-def no_store(given: object) -> InvalidStore:
+def no_store(store: object) -> InvalidStore:
     """Return the error for something that is neither a URL nor a store."""
     return InvalidStore(
-        f"store: must be a URL or a store, got an object of type {type(given).__qualname__}; use {FORMS}"
+        f"store: must be a URL or a store, got an object of type {type(store).__qualname__}; use {FORMS}"
     )
 
 

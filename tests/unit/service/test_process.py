@@ -37,7 +37,7 @@ def test_a_full_collection_does_not_look_at_keys(algorithm: str, monkeypatch: py
         freezing.cancel()
         with suppress(asyncio.CancelledError):
             await freezing
-        (table,) = store._tables._by_space.values()
+        (table,) = store._tables._by_template.values()
         gc.collect()
         seen = {id(one) for one in gc.get_objects()}
         assert not seen & {id(table.states), id(table.ring)}

@@ -225,8 +225,8 @@ def _expand(line: str, enforced: tuple[bool, ...], slots: tuple[int, ...]) -> It
     numbers = range(len(enforced))
     line = line.replace("REFUSED", " or ".join(f"wait{at}" for at in numbers if enforced[at]) or "False")
     line = line.replace("NEW", " or ".join(f"before{at} is None" for at in numbers) or "False")
-    start, mark, repeated = line.partition("@")
-    if not mark:
+    start, found, repeated = line.partition("@")
+    if not found:
         yield line
     elif not start.strip():
         for at in numbers:

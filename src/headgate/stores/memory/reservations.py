@@ -113,7 +113,7 @@ class Refunds:
         key = (check.key_template, check.subject)
         refill = _time(quota.burst, quota)
         refunds = [refund for refund in known.pop(key, (0, []))[1] if refund[0] > now - refill]
-        given = min(MAX_INT, sum(units for time, units in refunds if time >= charged_at))
+        refunded = min(MAX_INT, sum(units for time, units in refunds if time >= charged_at))
         refunds.append((now, check.cost))
         if len(refunds) > MAX_REFUNDS:
             (_, first), (time, second) = refunds[:2]
@@ -124,7 +124,7 @@ class Refunds:
                 del known[other[1]]
         if len(known) > self._size:
             known.popitem(last=False)
-        return max(0, reset - _time(given, quota))
+        return max(0, reset - _time(refunded, quota))
 
     def clear(self) -> None:
         self._known.clear()

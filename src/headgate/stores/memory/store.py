@@ -92,9 +92,9 @@ class MemoryStore:
     def check(self, groups: Sequence[Group]) -> list[Answer]:
         answers: list[Answer] = []
         for checks, peek, idempotency, of_client in groups:
-            mark, slot, arrived_us = checks[0][8:] if checks else (0, "", NOT_WAITING)
-            is_more = idempotency or of_client or mark or slot
-            extras = Extras(idempotency, of_client, mark, slot, arrived_us) if is_more else None
+            reservation, slot, arrived_us = checks[0][8:] if checks else (0, "", NOT_WAITING)
+            is_more = idempotency or of_client or reservation or slot
+            extras = Extras(idempotency, of_client, reservation, slot, arrived_us) if is_more else None
             program = self._program(checks)
             subjects, costs = tuple([check.subject for check in checks]), tuple([check.cost for check in checks])
             try:
@@ -160,11 +160,11 @@ class MemoryStore:
                 idempotency, RememberedAnswer("", decision.at_us, decision.allowed, decision.outcomes, block)
             )
 
-    def open_reservation(self, table: Table, subject: str, now: int, quota: Quota, mark: int) -> None:
+    def open_reservation(self, table: Table, subject: str, now: int, quota: Quota, reservation: int) -> None:
         """Track how much of a reservation that was just charged can be refunded. Windows need no tracking."""
         state, bucket = table.states.get(subject), cast(held.Bucket, table.algorithm)
         if state is not None and quota.algorithm in BUCKETS:
-            table.states[subject] = held.open_reservation(bucket, state, now, quota, mark)
+            table.states[subject] = held.open_reservation(bucket, state, now, quota, reservation)
 
     def make_room(
         self,
@@ -280,10 +280,10 @@ class MemoryStore:
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
         from headgate.algorithms.force import FORCES  # noqa: PLC0415 - only corrections of a charge need it
 
-        now, given = self._now(), []
+        now, refunded = self._now(), []
         with self.lock:
             for charge in refunds:
-                given.append(self._undo(charge._replace(reset_us=self._refunds.add(charge, now)), now))
+                refunded.append(self._undo(charge._replace(reset_us=self._refunds.add(charge, now)), now))
             for check in surcharges:
                 table = self._tables.of(check.key_template, check.quota)
                 if table.quota is not check.quota:
@@ -292,7 +292,7 @@ class MemoryStore:
                 if state is None:
                     self._tables.put(table, check.subject, None, check.cost, now)
                 table.states[check.subject] = FORCES[check.quota.algorithm](state, now, check.quota, check.cost)
-        return given
+        return refunded
 
     def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
         with self.lock:

@@ -86,20 +86,20 @@ class Tables:
         self.max_keys = max_keys
         self.keys = 0  # including expired ones that no sweep has dropped yet
         self.placed = 0  # keys since the store was created
-        self._by_space: dict[str, Table] = {}
+        self._by_template: dict[str, Table] = {}
         self._swept: list[Table] = []  # the tables in the order of their first keys, and the next one to sweep
         self._turn = 0
         self._full_until = 0  # there is no need to look for room before this time
 
     def get(self, key_template: str) -> Table | None:
         """Return the table of a key template, if it has one."""
-        return self._by_space.get(key_template)
+        return self._by_template.get(key_template)
 
     def of(self, key_template: str, quota: Quota) -> Table:
         """Return the table of a key template. A new one begins with this quota."""
-        table = self._by_space.get(key_template)
+        table = self._by_template.get(key_template)
         if table is None:
-            table = self._by_space[key_template] = Table(quota)
+            table = self._by_template[key_template] = Table(quota)
         return table
 
     def clear(self) -> None:

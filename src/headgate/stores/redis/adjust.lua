@@ -14,7 +14,7 @@
 --     guard claim:    id, and claim as in reservations.lua, whose keys these are. The reservation is taken out
 --     per change: algorithm (text), limit, window in microseconds, burst, cost, and
 --       for a refund: the time of the charge, and the reset that was returned; for a charge: -1 and 0;
---       the mark of the reservation that it is part of, or 0
+--       the number of the reservation that it is part of, or 0
 -- Reply: for each refund, how much was given back: 0 if its section was applied before.
 --
 -- Times are in microseconds. Every key that is written gets a time to live.

@@ -79,9 +79,9 @@ class AsyncRedisStore(RedisOperations):
         denials = self.denials
         answers: list[Answer] = []
         for run in self._planner.runs(groups):  # one after the other: none may overtake the one before
-            asked_us, epoch = denials.now_us(), denials.epoch
+            sent_us, epoch = denials.now_us(), denials.epoch
             decided = await self._run(self._planner.decide(run))
-            denials.learn(run, decided, asked_us, epoch)
+            denials.learn(run, decided, sent_us, epoch)
             answers += decided
             rest = self._planner.rest(decided, len(groups) - len(answers))
             if rest:
@@ -137,23 +137,23 @@ class AsyncRedisStore(RedisOperations):
         self, program: PlanProgram, keys: tuple[str, ...], subjects: Subjects, costs: Costs
     ) -> Decision:
         """Decide a request on the server that has its keys, where there are several servers."""
-        asked_us, epoch = self.denials.now_us(), self.denials.epoch
+        sent_us, epoch = self.denials.now_us(), self.denials.epoch
         now_us, figures = await self._ask(program.template, EncodedRequest(keys, costs))
-        return program.decision(now_us, figures, keys, subjects, costs, asked_us, epoch)
+        return program.decision(now_us, figures, keys, subjects, costs, sent_us, epoch)
 
     async def _check_many(self, program: PlanProgram, requests: Requests) -> list[Decision | StoreError | None]:
         """Decide requests of one plan in as few calls as possible. One server has all of their keys."""
         batch, size, denials = program.batch(requests), self._options.max_batch, self.denials
         for start in range(0, len(batch.sent), size):  # one after the other: none may overtake the one before
             step = SlotStep(0, program.template, batch.sent[start : start + size])
-            asked_us, epoch = denials.now_us(), denials.epoch
+            sent_us, epoch = denials.now_us(), denials.epoch
             try:
                 answer = await self._run(take_one(step))
             except StoreError as error:
                 denials.clear()
-                program.put_decisions(batch, start, error, requests, asked_us, epoch)
+                program.put_decisions(batch, start, error, requests, sent_us, epoch)
                 break
-            program.put_decisions(batch, start, answer, requests, asked_us, epoch)
+            program.put_decisions(batch, start, answer, requests, sent_us, epoch)
         return batch.decided
 
     async def _ask(self, template: CommandTemplate, request: EncodedRequest) -> Figures:

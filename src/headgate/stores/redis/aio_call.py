@@ -20,7 +20,7 @@ from headgate.stores.redis.script import EncodedCommand
 class PlanCheck(Waiting):
     """A caller that waits for the decision on a request of `program`. The store asks `denials` before it."""
 
-    __slots__ = ("_asked_us", "_denials", "_epoch", "_program", "_subjects")
+    __slots__ = ("_denials", "_epoch", "_program", "_sent_us", "_subjects")
 
     def __init__(
         self, program: PlanProgram, denials: DenialCache, keys: tuple[str, ...], subjects: Subjects, costs: Costs
@@ -30,12 +30,12 @@ class PlanCheck(Waiting):
         self._program = program
         self._denials = denials
         self._subjects = subjects
-        self._asked_us, self._epoch = denials.now_us(), denials.epoch
+        self._sent_us, self._epoch = denials.now_us(), denials.epoch
 
     def resolve(self, now_us: int, figures: Sequence[Any]) -> None:
         if not self.answer.done():
             keys, costs, _ = self.requests[0]
-            decision = self._program.decision(now_us, figures, keys, self._subjects, costs, self._asked_us, self._epoch)
+            decision = self._program.decision(now_us, figures, keys, self._subjects, costs, self._sent_us, self._epoch)
             self.answer.set_result(decision)
 
     def fail(self, error: StoreError) -> None:

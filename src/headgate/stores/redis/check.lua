@@ -51,7 +51,7 @@ if is_shared then
 end
 local costs_each = is_shared and 0 or count
 local keys_each, arguments_each, figures_each = count, costs_each, 3 * count -- per request
-local mark = 0 -- of the request's reservation
+local reservation = 0 -- the number of the request's
 local reply = { now }
 
 -- Decides the next request: limit i and the following ones. Returns whether an enforced one refuses.
@@ -86,9 +86,9 @@ local function decide(i, refused)
   elseif is_changed then
     local is_new
     expires, is_new = lasting(expires, reset)
-    if mark > 0 and wait == 0 and limit.twin.level then
+    if reservation > 0 and wait == 0 and limit.twin.level then
       if not held then begin_held() end
-      open_held(key, limit, limit.twin, mark, reset, new_a, new_b, new_c, new_d)
+      open_held(key, limit, limit.twin, reservation, reset, new_a, new_b, new_c, new_d)
       is_new = true
     end
     limit.save(key, expires, is_new, new_a, new_b, new_c, new_d)

@@ -10,7 +10,7 @@ do
       local charged_at = ARGV[at + 2 * i - 1] + 0
       if charged_at >= 0 then
         local limit = limits[i]
-        undo(limit.twin, KEYS[key_at + i], limit, ARGV[costs + i] + 0, charged_at, ARGV[at + 2 * i] + 0, mark)
+        undo(limit.twin, KEYS[key_at + i], limit, ARGV[costs + i] + 0, charged_at, ARGV[at + 2 * i] + 0, reservation)
       end
     end
     at = costs

@@ -19,7 +19,7 @@ do
     for i = 1, count do
       if is_charged and answer[first + 3 * i - 3] == 0 then
         local limit = limits[i]
-        undo(limit.twin, KEYS[key_at + i], limit, ARGV[at + i] + 0, answer[1], answer[first + 3 * i - 1], mark)
+        undo(limit.twin, KEYS[key_at + i], limit, ARGV[at + i] + 0, answer[1], answer[first + 3 * i - 1], reservation)
       end
     end
     call('SET', receipt, '- ' .. cmsgpack.pack({ now }), 'PX', ttl(now + IDEMPOTENCY + slack))

@@ -30,7 +30,7 @@ class CachedDenial(NamedTuple):
     """A denial, and until when it is certain."""
 
     terms: tuple[Term, ...]
-    asked_us: int
+    sent_us: int
     until_us: int  # counted from the call to the server: never longer than the announced wait
     answered_us: int  # the remaining wait counts from here, so that it is over for clients that waited
     result: Result
@@ -66,7 +66,7 @@ class DenialCache:
             return None
         now_us = self.now_us()
         # Any other request may be allowed, and change the figures.
-        if known.terms != terms or not known.asked_us <= now_us < known.until_us:
+        if known.terms != terms or not known.sent_us <= now_us < known.until_us:
             self.known.pop(name, None)
             return None
         self.hits += 1
@@ -81,8 +81,8 @@ class DenialCache:
             for group in groups
         ]
 
-    def learn(self, groups: Sequence[Group], results: Sequence[Answer], asked_us: int, epoch: int) -> None:
-        """Learn from the results of groups that were sent at `asked_us` in `epoch`."""
+    def learn(self, groups: Sequence[Group], results: Sequence[Answer], sent_us: int, epoch: int) -> None:
+        """Learn from the results of groups that were sent at `sent_us` in `epoch`."""
         for group, result in zip(groups, results, strict=True):
             if isinstance(result, StoreError):
                 self.clear()
@@ -91,10 +91,10 @@ class DenialCache:
                 continue
             for outcome in result.outcomes:
                 if outcome[0] > 0:
-                    self._learn(group, result, asked_us, epoch)
+                    self._learn(group, result, sent_us, epoch)
                     break
 
-    def put(self, name: Name, terms: tuple[Term, ...], result: Result, asked_us: int, epoch: int) -> None:
+    def put(self, name: Name, terms: tuple[Term, ...], result: Result, sent_us: int, epoch: int) -> None:
         """Remember a refusal for as long as its figures cannot change without an event."""
         if epoch != self.epoch or not self._remember_us:
             return
@@ -107,12 +107,12 @@ class DenialCache:
             if reset_us:
                 lasts_us = min(lasts_us, reset_us)
         now_us = self.now_us()
-        if now_us - asked_us < lasts_us:
+        if now_us - sent_us < lasts_us:
             if len(self.known) >= REMEMBERED or len(self._several) >= REMEMBERED:
                 self._make_room(now_us)
             if not isinstance(name, str):
                 self._several.add(name)
-            self.known[name] = CachedDenial(terms, asked_us, asked_us + lasts_us, now_us, result)
+            self.known[name] = CachedDenial(terms, sent_us, sent_us + lasts_us, now_us, result)
 
     def drop(self, checks: Iterable[Check]) -> None:
         """Drop entries whose charges were, or may have been, refunded or reset."""
@@ -130,14 +130,14 @@ class DenialCache:
         self.known.clear()
         self._several.clear()
 
-    def _learn(self, group: Group, result: Result, asked_us: int, epoch: int) -> None:
+    def _learn(self, group: Group, result: Result, sent_us: int, epoch: int) -> None:
         checks = group.checks
         if self._slotted and len(checks) > 1:
             self.drop(checks)  # charges in other slots were refunded
         elif _is_plain(group) and any(
             check.enforced and outcome.wait_us for check, outcome in zip(checks, result.outcomes, strict=True)
         ):
-            self.put(self._name(checks), _terms(checks), result, asked_us, epoch)
+            self.put(self._name(checks), _terms(checks), result, sent_us, epoch)
 
     def _name(self, checks: Sequence[Check]) -> Name:
         if len(checks) == 1:

@@ -34,12 +34,14 @@ Found = Owners | StoreError  # the owners of the slots, or why they are unknown
 class Discovery:
     """The discovery of one store's servers. It starts with the first request.
 
-    `tell` is called in its thread with each result, and returns whether to continue. `known` returns the known servers
-    of a cluster. Both must be methods, and are referenced weakly."""
+    `on_found` is called in its thread with each result, and returns whether to continue. `known` returns the known
+    servers of a cluster. Both must be methods, and are referenced weakly."""
 
-    def __init__(self, target: StoreTarget, tell: Callable[[Found], bool], known: Callable[[], list[Address]]) -> None:
+    def __init__(
+        self, target: StoreTarget, on_found: Callable[[Found], bool], known: Callable[[], list[Address]]
+    ) -> None:
         self._target = target
-        self._tell = WeakMethod(tell)
+        self._on_found = WeakMethod(on_found)
         self._known = WeakMethod(known)
         self._lock = Lock()
         self._worker: _DiscoveryThread | None = None
@@ -70,7 +72,7 @@ class Discovery:
 
     def _begin(self) -> _DiscoveryThread:
         self._end()
-        worker = self._worker = _DiscoveryThread(finder_of(self._target, self._known_servers()), self._tell)
+        worker = self._worker = _DiscoveryThread(finder_of(self._target, self._known_servers()), self._on_found)
         self._stop = finalize(self, worker.stop)
         self._stop.atexit = False
         worker.start()
@@ -95,9 +97,9 @@ class Discovery:
 class _DiscoveryThread:
     """The thread, and the state that it shares with callers."""
 
-    def __init__(self, finder: ServerFinder, tell: WeakMethod[Callable[[Found], bool]]) -> None:
+    def __init__(self, finder: ServerFinder, on_found: WeakMethod[Callable[[Found], bool]]) -> None:
         self._finder = finder
-        self._tell = tell
+        self._on_found = on_found
         self._wanted = False
         self._stopped = False
         self._looking = False
@@ -139,10 +141,10 @@ class _DiscoveryThread:
                 found = self._find()
                 self._rested = monotonic() + PAUSE
                 self._looking = False
-                tell = self._tell()
-                if self._stopped or tell is None or not tell(found):
+                on_found = self._on_found()
+                if self._stopped or on_found is None or not on_found(found):
                     return
-                del tell  # it would keep the store alive
+                del on_found  # it would keep the store alive
                 self._look_at = float("inf") if self._finder.every is None else monotonic() + self._finder.every
         finally:
             self.has_ended = True

@@ -152,22 +152,22 @@ class Encoder:
     def group(self, group: Group) -> Encoded:
         """Encode the checks of one request, with all of its extras."""
         checks, peek, idempotency, penalty = group
-        extras = Extras(idempotency, penalty, *_marks_of(checks))
+        extras = Extras(idempotency, penalty, *_check_extras(checks))
         fragments = self.fragments([check.rule for check in checks], peek, extras)
         return self._encode(checks, *fragments, peek=peek)
 
     def fragments(self, rules: Sequence[str], peek: bool, extras: Extras) -> Fragments:
         """Return the fragments of a request whose limits have these rules, with their keys and arguments."""
-        idempotency, penalty, mark, slot, arrived_us = extras
+        idempotency, penalty, reservation, slot, arrived_us = extras
         names: list[str] = []
         keys: list[str] = []
         arguments: list[script.Argument] = []
         if slot and not peek:
             names.append("slot")
             arguments.append(slot)
-        if mark and not peek:
+        if reservation and not peek:
             names.append("reservation")
-            arguments.append(mark)
+            arguments.append(reservation)
         if idempotency is not None and not peek:
             names.append("idempotency")
             keys.append(self.receipt_key(idempotency))
@@ -215,10 +215,10 @@ class Encoder:
         return f"{self.prefix}:idempotency:{{{escape(key.name)}}}"
 
     def _undo(self, checks: tuple[Check, ...], keys: list[str], arguments: list[Any], fragment: str) -> Encoded:
-        mark, slot, _ = _marks_of(checks)
+        reservation, slot, _ = _check_extras(checks)
         names, own = [fragment], arguments
-        if mark:
-            names, own = ["reservation", *names], [mark, *own]
+        if reservation:
+            names, own = ["reservation", *names], [reservation, *own]
         if slot:
             names, own = ["slot", *names], [slot, *own]
         return self._encode(checks, tuple(names), keys, own, peek=True)
@@ -241,7 +241,7 @@ class Encoder:
         return [f"{self.prefix}:{name}" for name in penalty_keys(*client)]
 
 
-def _marks_of(checks: Sequence[Check]) -> tuple[int, str, int]:
+def _check_extras(checks: Sequence[Check]) -> tuple[int, str, int]:
     """Return reservation, slot and time of arrival of a request's checks, as a `Check` has them."""
     return (checks[0].reservation, checks[0].slot, checks[0].arrived_us) if checks else (0, "", NOT_WAITING)
 

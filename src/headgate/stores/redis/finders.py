@@ -113,15 +113,15 @@ class SentinelFinder:
             link.drop()
 
         self._connect(drop)
-        asked, reports = [], []
+        queried, reports = [], []
         for link in self.listening():
             try:
                 link.ask()
-                asked.append(link)
+                queried.append(link)
             except _TROUBLE as error:
                 drop(link, error)
         deadline = monotonic() + self._patience
-        for link in asked:
+        for link in queried:
             try:
                 reports.append(link.answer(deadline))
             except _TROUBLE as error:

@@ -76,7 +76,7 @@ class ThreadCall:
 class InFlight:
     """Calls that share a connection until all their replies are read."""
 
-    __slots__ = ("_expected", "_is_asked", "_may_be_unknown", "_unknown", "began", "calls", "connection")
+    __slots__ = ("_expected", "_has_read_asking", "_may_be_unknown", "_unknown", "began", "calls", "connection")
 
     def __init__(self, connection: ThreadConnection, calls: Sequence[ThreadCall], began: float) -> None:
         self.connection = connection
@@ -85,7 +85,7 @@ class InFlight:
         self._expected = deque((call, index) for call in calls for index in range(len(call.commands)))
         self._unknown: list[tuple[ThreadCall, int]] = []  # commands whose scripts the server does not know
         self._may_be_unknown = len(self._expected)  # upper bound of their number; falls each time
-        self._is_asked = False  # whether the reply to ASKING was read
+        self._has_read_asking = False  # whether the reply to ASKING was read
 
     def send(self, deadline: float) -> None:
         commands = [command for call in self.calls for command in call.commands]
@@ -107,12 +107,12 @@ class InFlight:
             while self._expected:
                 call, index = self._expected[0]
                 command = call.commands[index]
-                if command.asking and not self._is_asked:
+                if command.asking and not self._has_read_asking:
                     self.connection.receive(deadline)
-                    self._is_asked = True
+                    self._has_read_asking = True
                 reply = self.connection.receive(deadline)
                 self._expected.popleft()
-                self._is_asked = False
+                self._has_read_asking = False
                 if isinstance(reply, NoScriptError) and len(self._unknown) < self._may_be_unknown:
                     self._unknown.append((call, index))
                     continue

@@ -144,12 +144,12 @@ class RedisOperations:
         return self._run(self._swap(swaps))
 
     def _refund(self, charges: Sequence[Charge]) -> Steps[None]:
-        by_mark: dict[tuple[int, int, str], list[Charge]] = {}  # by hash slot, reservation and concurrency slot
+        undone_together: dict[tuple[int, int, str], list[Charge]] = {}  # by hash slot, reservation and concurrency slot
         for slot, some in self._by_slot(charges, lambda charge: slot_of_check(charge.check)):
             for charge in some:
-                by_mark.setdefault((slot, charge.check.reservation, charge.check.slot), []).append(charge)
+                undone_together.setdefault((slot, charge.check.reservation, charge.check.slot), []).append(charge)
         steps = []
-        for (slot, *_), some in by_mark.items():
+        for (slot, *_), some in undone_together.items():
             checks = tuple([charge.check for charge in some])
             undone = self._encoder.undo(checks, [(charge.at_us, charge.reset_us) for charge in some])
             steps.append(step_of(slot, undone))
@@ -194,14 +194,14 @@ class RedisOperations:
             more = [one for _, one in some if isinstance(one, Check)]
             steps.append(SlotStep(slot, command=reservations.encode_adjust(back, more, now_us, self._prefix)))
             indexes.append([index for index, one in some if isinstance(one, Charge)])
-        given = [0] * len(refunds)
+        refunded = [0] * len(refunds)
         try:
-            for replied, places_of_one in zip((yield steps) if steps else (), indexes, strict=True):
-                for index, units in zip(places_of_one, unwrap(replied), strict=True):
-                    given[index] = units
+            for replied, positions in zip((yield steps) if steps else (), indexes, strict=True):
+                for index, units in zip(positions, unwrap(replied), strict=True):
+                    refunded[index] = units
         finally:
             self.denials.drop([*(charge.check for charge in refunds), *surcharges])
-        return given
+        return refunded
 
     def _settle_claims(self, settled: Sequence[ClaimedAdjustments]) -> Steps[list[Sequence[int]]]:
         try:

@@ -156,14 +156,14 @@ def _tls_params(kind: type[Any] | None, arguments: dict[str, Any]) -> Connection
     return ConnectionParams(kind, arguments, Tls(arguments) if kind is SSLConnection else None)
 
 
-def _sentinel_params(params: ConnectionParams, given: dict[str, str]) -> ConnectionParams:
+def _sentinel_params(params: ConnectionParams, sentinel_options: dict[str, str]) -> ConnectionParams:
     """Return how to connect to a Sentinel: as to a server, except for user, password, database and TLS options."""
     own = ("username", "password", "db")
     arguments = {name: value for name, value in params.arguments.items() if name not in own}
     for name in ("username", "password"):
-        if given.get(f"sentinel_{name}"):
-            arguments[name] = given[f"sentinel_{name}"]
-    kind, tls = params.kind, given.get("sentinel_ssl", "")
+        if sentinel_options.get(f"sentinel_{name}"):
+            arguments[name] = sentinel_options[f"sentinel_{name}"]
+    kind, tls = params.kind, sentinel_options.get("sentinel_ssl", "")
     if tls:
         if tls not in ("true", "false"):
             raise InvalidStore(f"store URL: sentinel_ssl: must be true or false, got {tls!r}")

@@ -71,7 +71,7 @@ class PlanProgram:
         keys: tuple[str, ...],
         subjects: Subjects,
         costs: Costs,
-        asked_us: int,
+        sent_us: int,
         epoch: int,
     ) -> Decision:
         """Return the decision on a request of `template`. Remembers a denial, as of the time of the request."""
@@ -87,7 +87,7 @@ class PlanProgram:
         if not allowed and self._remembers:
             name = keys[0] if len(keys) == 1 else keys
             result = Result(now_us, decision.outcomes)
-            self._denials.put(name, self.template.terms_at(costs), result, asked_us, epoch)
+            self._denials.put(name, self.template.terms_at(costs), result, sent_us, epoch)
         return decision
 
     def batch(self, requests: Requests) -> PlanBatch:
@@ -109,7 +109,7 @@ class PlanProgram:
         start: int,
         answer: list[Figures] | StoreError,
         requests: Requests,
-        asked_us: int,
+        sent_us: int,
         epoch: int,
     ) -> None:
         """Store the answers to requests of a batch, from `start` on, at their indexes."""
@@ -120,7 +120,7 @@ class PlanProgram:
         for index, (now_us, figures) in enumerate(answer, start):
             at = batch.indexes[index]
             keys, (subjects, costs) = batch.sent[index][0], requests[at]
-            batch.decided[at] = self.decision(now_us, figures, keys, subjects, costs, asked_us, epoch)
+            batch.decided[at] = self.decision(now_us, figures, keys, subjects, costs, sent_us, epoch)
 
     def encode(self, subjects: Subjects, costs: Costs, peek: bool, extras: Extras | None) -> Encoded:
         """Encode a request that is a peek or has extras."""

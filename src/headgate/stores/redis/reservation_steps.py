@@ -35,7 +35,7 @@ class SettlementPart(NamedTuple):
     number: int  # of the settlement
     slot: int
     section: reservations.Section
-    places: Sequence[int]  # of its refunds, among those of the settlement
+    indexes: Sequence[int]  # of its refunds, among those of the settlement
     is_last: bool  # in the slot of the record
 
 
@@ -145,7 +145,7 @@ class ReservationSteps:
         """
         fault: StoreError | None = None
         failed: set[int] = set()
-        given = [[0] * len(adjustments.refunds) for _, adjustments in settled]
+        refunded = [[0] * len(adjustments.refunds) for _, adjustments in settled]
         parts = [part for index, one in enumerate(settled) for part in self._settlement_parts(index, one)]
         for is_last in (False, True):
             by_slot: dict[int, list[SettlementPart]] = {}
@@ -164,32 +164,32 @@ class ReservationSteps:
                     continue
                 units = iter(answer)
                 for part in some:
-                    for place in part.places:
-                        given[part.number][place] = next(units)
+                    for at in part.indexes:
+                        refunded[part.number][at] = next(units)
         for index, (claim, _) in enumerate(settled):
             if index not in failed:
                 self.slots.forget(claim.reservation_id)
         if fault is not None:
             raise fault
-        return list(given)
+        return list(refunded)
 
     def _settlement_parts(self, index: int, settled: ClaimedAdjustments) -> list[SettlementPart]:
         """Divide the changes of a settlement by slots."""
         claim, (refunds, surcharges) = settled
         home = slot_of_id(claim.reservation_id) if self._slotted else RESERVATIONS
         by_slot: dict[int, tuple[list[int], list[Check]]] = {home: ([], [])}
-        for place, charge in enumerate(refunds):
-            by_slot.setdefault(slot_of_check(charge.check) if self._slotted else home, ([], []))[0].append(place)
+        for at, charge in enumerate(refunds):
+            by_slot.setdefault(slot_of_check(charge.check) if self._slotted else home, ([], []))[0].append(at)
         for check in surcharges:
             by_slot.setdefault(slot_of_check(check) if self._slotted else home, ([], []))[1].append(check)
         parts = []
-        for slot, (places, more) in by_slot.items():
-            back = [refunds[place] for place in places]
+        for slot, (indexes, more) in by_slot.items():
+            back = [refunds[at] for at in indexes]
             if slot == home:
                 section = reservations.guarded_by_claim(claim, self._tag(home), back, more)
             else:
                 section = reservations.guarded_by_receipt(claim, back, more)
-            parts.append(SettlementPart(index, slot, section, places, slot == home))
+            parts.append(SettlementPart(index, slot, section, indexes, slot == home))
         return parts
 
     def _search(

@@ -92,9 +92,9 @@ class RedisStore(RedisOperations):
         denials = self.denials
         answers: list[Answer] = []
         for run in self._planner.runs(groups):  # one after the other: none may overtake the one before
-            asked_us, epoch = denials.now_us(), denials.epoch
+            sent_us, epoch = denials.now_us(), denials.epoch
             decided = self._run(self._planner.decide(run))
-            denials.learn(run, decided, asked_us, epoch)
+            denials.learn(run, decided, sent_us, epoch)
             answers += decided
             rest = self._planner.rest(decided, len(groups) - len(answers))
             if rest:
@@ -128,10 +128,10 @@ class RedisStore(RedisOperations):
                 known = program.known_denial(keys, subjects, costs)
                 if known is not None:
                     return known
-            epoch, asked = denials.epoch, monotonic()
-            now_us, replied = self._ask(template, EncodedRequest(keys, costs), asked)
-            asked_us = round(asked * 1_000_000) if self._clock is None else now_us
-            return program.decision(now_us, replied, keys, subjects, costs, asked_us, epoch)
+            epoch, began = denials.epoch, monotonic()
+            now_us, replied = self._ask(template, EncodedRequest(keys, costs), began)
+            sent_us = round(began * 1_000_000) if self._clock is None else now_us
+            return program.decision(now_us, replied, keys, subjects, costs, sent_us, epoch)
 
         if not slotted:
             check.many = partial(self._check_many, program)  # type: ignore[attr-defined]
@@ -142,20 +142,20 @@ class RedisStore(RedisOperations):
         batch, size, denials = program.batch(requests), self._options.max_batch, self.denials
         for start in range(0, len(batch.sent), size):  # one after the other: none may overtake the one before
             step = SlotStep(0, program.template, batch.sent[start : start + size])
-            asked_us, epoch = denials.now_us(), denials.epoch
+            sent_us, epoch = denials.now_us(), denials.epoch
             try:
                 answer = self._run(take_one(step))
             except StoreError as error:
                 denials.clear()
-                program.put_decisions(batch, start, error, requests, asked_us, epoch)
+                program.put_decisions(batch, start, error, requests, sent_us, epoch)
                 break
-            program.put_decisions(batch, start, answer, requests, asked_us, epoch)
+            program.put_decisions(batch, start, answer, requests, sent_us, epoch)
         return batch.decided
 
-    def _ask(self, template: CommandTemplate, request: EncodedRequest, asked: float) -> Figures:
+    def _ask(self, template: CommandTemplate, request: EncodedRequest, began: float) -> Figures:
         """Call the server that has a request's keys, and follow redirects. Raises `StoreError`."""
         only, timeout = self._only, self._options.timeout
-        deadline = PROCESS.now(asked) + timeout
+        deadline = PROCESS.now(began) + timeout
         command = template.encode(request, None if self._clock is None else self._clock.now_us())
         try:
             reply = self._ask_owner(command, deadline) if only is None else only.ask(command, deadline)

@@ -32,9 +32,9 @@ class Tls:
     """
 
     def __init__(self, arguments: dict[str, Any]) -> None:
-        given = {name.removeprefix("ssl_"): value for name, value in arguments.items() if name.startswith("ssl_")}
+        options = {name.removeprefix("ssl_"): value for name, value in arguments.items() if name.startswith("ssl_")}
         # The defaults of redis-py's connections:
-        self._options: dict[str, Any] = {"cert_reqs": "required", "check_hostname": True} | given
+        self._options: dict[str, Any] = {"cert_reqs": "required", "check_hostname": True} | options
         self._paths = [Path(arguments[name]) for name in FILES if arguments.get(name)]
         self._fingerprint = self._look()
         try:

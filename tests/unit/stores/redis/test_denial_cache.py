@@ -76,9 +76,9 @@ def test_it_is_forgotten_when_the_clock_goes_back(denials: DenialCache, clock: F
 
 
 def test_time_counts_from_when_the_server_was_asked(denials: DenialCache, clock: FakeClock) -> None:
-    asked_us = denials.now_us()
+    sent_us = denials.now_us()
     clock.advance(0.4)
-    denials.learn([group()], [Result(7, (REFUSED,))], asked_us, denials.epoch)
+    denials.learn([group()], [Result(7, (REFUSED,))], sent_us, denials.epoch)
     clock.advance(0.6)
     assert not knows(denials, group())
 
@@ -144,9 +144,9 @@ def test_what_is_given_back_or_reset_is_forgotten(denials: DenialCache, asked: G
 
 
 def test_what_was_asked_before_something_was_given_back_is_not_remembered(denials: DenialCache) -> None:
-    asked_us, epoch = denials.now_us(), denials.epoch
+    sent_us, epoch = denials.now_us(), denials.epoch
     denials.drop([check()])
-    denials.learn([group()], [Result(7, (REFUSED,))], asked_us, epoch)
+    denials.learn([group()], [Result(7, (REFUSED,))], sent_us, epoch)
     assert not denials.known
 
 
