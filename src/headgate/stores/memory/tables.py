@@ -5,7 +5,8 @@ new key replaces an expired one, or the least used of a few that the sweep sees.
 limiting its subject right now, so a flood of new keys frees no limited client. If there is no other key, the store is
 full and raises `StoreFull`.
 
-Subjects of one table may have different quotas, and the sweep judges each state by all quotas in use: see bounds.py.
+Subjects of one table may have different quotas: overrides, anchors, or a rule that was changed. A state does not say
+which quota it was charged with. It has expired, or does not limit its subject, only if that is true under each of them.
 """
 
 from __future__ import annotations
@@ -13,14 +14,68 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headgate.algorithms import ALGORITHMS
-from headgate.core.quota import BUCKETS, MAX_INT, Quota
+from headgate.core.quota import BUCKETS, CALENDAR, MAX_INT, Quota
 from headgate.errors import StoreFull
-from headgate.stores.memory.bounds import Bounds
 
 NOWHERE: Final = -1  # the sweep's position in a table that has never held a key: the sweep skips it
 SWEEP: Final = 2  # keys checked for each new one, so that the sweep is faster than they arrive
 SEARCH: Final = 64  # keys checked for an expired one before one that is not expired is evicted
 FULL_US: Final = 10_000_000  # how long, at most, a full store waits before it looks again
+
+
+class Bounds:
+    """The few quotas that bound all quotas of a table: `quotas`. The sweep judges states by them.
+
+    To include one more takes the same time for any number.
+
+    Under one of `quotas`, a state expires no earlier than under any quota included, and under one of them it has no
+    more remaining.
+    """
+
+    __slots__ = ("_by_window", "_largest", "_least", "_lowest", "_strictest", "quotas")
+
+    def __init__(self, quota: Quota) -> None:
+        self.quotas: tuple[Quota, ...] = (quota,)
+        self._least = self._largest = quota.capacity
+        self._lowest = self._strictest = quota  # of buckets: the lowest rate, and the one under which most is used
+        self._by_window = {_window_of(quota): quota}
+
+    def include(self, quota: Quota) -> None:
+        if quota.algorithm in BUCKETS:
+            self._include_bucket(quota)
+        else:
+            self._include_window(quota)
+
+    def _include_window(self, quota: Quota) -> None:
+        """Keep a quota of every window: even a longer one may begin later, and leave out what a shorter one counts."""
+        window = _window_of(quota)
+        if window in self._by_window and quota.limit >= self._least:
+            return
+        self._least = min(self._least, quota.limit)
+        self._by_window.setdefault(window, quota)
+        self.quotas = tuple([one.with_limit(self._least) for one in self._by_window.values()])
+
+    def _include_bucket(self, quota: Quota) -> None:
+        """Keep the bucket that takes longest to be full, and the one that has least left."""
+        rate, lowest, strictest = _rate_of(quota), self._lowest, self._strictest
+        if rate < _rate_of(lowest):
+            lowest = quota
+        # What a gcra bucket has taken is kept as a time, which stands for more the higher the rate is.
+        if rate > _rate_of(strictest) if quota.algorithm == "gcra" else rate < _rate_of(strictest):
+            strictest = quota
+        least, largest = min(self._least, quota.burst), max(self._largest, quota.burst)
+        if (lowest, strictest, least, largest) != (self._lowest, self._strictest, self._least, self._largest):
+            self._lowest, self._strictest, self._least, self._largest = lowest, strictest, least, largest
+            self.quotas = (strictest.with_rate(strictest.limit, least), lowest.with_rate(lowest.limit, largest))
+
+
+def _window_of(quota: Quota) -> tuple[int, int]:
+    """Return what tells windows apart: the length, and the boundaries of a calendar's periods."""
+    return quota.window_us, quota.burst if quota.algorithm == CALENDAR else 0
+
+
+def _rate_of(quota: Quota) -> float:
+    return quota.limit / quota.window_us
 
 
 class Table:

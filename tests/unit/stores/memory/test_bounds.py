@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate import Quota
-from headgate.stores.memory.bounds import Bounds
+from headgate.stores.memory.tables import Bounds
 from tests.integration.limiters import ALGORITHMS
 
 
