@@ -37,8 +37,8 @@ from headgate.stores.memory import penalty
 from headgate.stores.memory.ledger import Ledger
 from headgate.stores.memory.lock import StoreLock
 from headgate.stores.memory.program import MemoryProgram, compile_program, reader
+from headgate.stores.memory.records import Refunds, ReservationTable
 from headgate.stores.memory.remembered_answer import RememberedAnswer
-from headgate.stores.memory.reservations import Refunds, ReservationTable
 from headgate.stores.memory.tables import Table, Tables
 from headgate.stores.program import result_of
 from headgate.stores.protocol import Counted, LedgerPage, Swap
