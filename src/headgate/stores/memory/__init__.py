@@ -1,7 +1,7 @@
 """The memory store: counts in this process.
 
 `store` keeps the state, and is the class that callers open. `program` compiles plans into functions that decide them.
-`tables` holds the state of each key and evicts keys. `penalty`, `reservations` and `ledger` hold the rest of the data.
+`tables` holds the state of each key and evicts keys. `penalty` and `records` hold the rest of the data.
 """
 
 from headgate.stores.memory.aio import AsyncMemoryStore

@@ -1,4 +1,4 @@
-"""The memory store's reservations and refunds. Twin of redis/reservations.lua and redis/adjust.lua.
+"""Records that the memory store keeps beside states: reservations, refunds, answers to idempotency keys, and a ledger.
 
 Callers hold the store's lock. Times are in microseconds.
 """
@@ -6,20 +6,24 @@ Callers hold the store's lock. Times are in microseconds.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Final, NamedTuple
 
-from headgate.core.check import Charge
+from headgate.core.check import IDEMPOTENCY_US, Block, Charge, Idempotency, Outcome
+from headgate.core.decision import Decision
 from headgate.core.quota import BUCKETS, MAX_INT, Quota
+from headgate.core.reading import Reading
 from headgate.core.reservation import LATE_US, Claim, Expired, Status
-from headgate.errors import StoreFull
+from headgate.errors import IdempotencyConflict, StoreFull
+from headgate.stores.protocol import LedgerPage, Swap
 
 EXPIRED_AT_ONCE: Final = 100
 MAX_REFUNDS: Final = 128  # remembered per key, at most
 
 
 class ReservationTable:
-    """Records by id, until they are claimed or too old. At most `size` of them."""
+    """Reservations by id, until they are claimed or too old. At most `size` of them. Twin of redis/reservations.lua."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -96,7 +100,7 @@ class Refunds:
     """The recent refunds of each bucket, so that overlapping charges do not refund the same units twice.
 
     A charge's `reset` includes everything that was in the bucket before, including earlier charges. When an earlier
-    charge is refunded, the `reset` of each later one is too long by that amount.
+    charge is refunded, the `reset` of each later one is too long by that amount. Twin of redis/adjust.lua.
     """
 
     def __init__(self, size: int) -> None:
@@ -133,3 +137,86 @@ class Refunds:
 def _time(units: int, quota: Quota) -> int:
     """Return the time in which a bucket refills this many units, rounded up."""
     return -(units * quota.window_us // -quota.limit)
+
+
+class RememberedAnswer(NamedTuple):
+    """The stored answer to an idempotency key."""
+
+    at_us: int
+    allowed: bool
+    outcomes: tuple[Outcome, ...]  # empty if the client was blocked before
+    block: Block | None
+
+    def decision(self, reading: Reading, subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
+        decision = Decision.of(
+            self.allowed, self.at_us, reading.plan, self.outcomes, costs=costs, subjects=subjects, states=reading.states
+        )
+        if self.block is not None:
+            decision.block = self.block
+        return decision
+
+
+class RememberedAnswers:
+    """Answers by idempotency key, until they are too old. At most `size` of them."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._known: OrderedDict[str, tuple[str, RememberedAnswer]] = OrderedDict()  # with the request's fingerprint
+
+    def find(self, idempotency: Idempotency, now: int) -> RememberedAnswer | None:
+        """Return the answer to a key, if there is one. Raises `IdempotencyConflict`."""
+        self._forget(now)
+        fingerprint, answer = self._known.get(idempotency.name, ("", None))
+        if answer is None or now - answer.at_us >= IDEMPOTENCY_US:
+            return None
+        if fingerprint != idempotency.fingerprint:
+            raise IdempotencyConflict.of(idempotency.key)
+        return answer
+
+    def put(self, idempotency: Idempotency, answer: RememberedAnswer) -> None:
+        self._known[idempotency.name] = (idempotency.fingerprint, answer)
+        self._known.move_to_end(idempotency.name)
+
+    def clear(self) -> None:
+        self._known.clear()
+
+    def _forget(self, now: int) -> None:
+        known = self._known
+        while known:
+            name, (_, oldest) = next(iter(known.items()))
+            if now - oldest.at_us < IDEMPOTENCY_US and len(known) < self._size:
+                break
+            del known[name]
+
+
+class Ledger:
+    """Pages by name, until they expire. Writing a page also drops expired ones. Twin of redis/ledger.lua."""
+
+    def __init__(self) -> None:
+        self._pages: dict[str, tuple[str, int]] = {}
+
+    def read(self, names: Sequence[str], now_us: int) -> list[LedgerPage]:
+        return [LedgerPage(now_us, self._text(name, now_us)) for name in names]
+
+    def swap(self, swaps: Sequence[Swap], now_us: int) -> list[bool]:
+        written = []
+        for swap in swaps:
+            same = self._text(swap.name, now_us) == swap.before
+            if same:
+                self._pages.pop(swap.name, None)
+                self._pages[swap.name] = (swap.after, now_us + swap.ttl_us)
+                self._forget(now_us)
+            written.append(same)
+        return written
+
+    def clear(self) -> None:
+        self._pages.clear()
+
+    def _text(self, name: str, now_us: int) -> str | None:
+        text, until_us = self._pages.get(name, (None, 0))
+        return text if until_us > now_us else None
+
+    def _forget(self, now_us: int) -> None:
+        for name, (_, until_us) in list(zip(self._pages, self._pages.values(), strict=True))[:2]:
+            if until_us <= now_us:
+                del self._pages[name]

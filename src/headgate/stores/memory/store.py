@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from queue import Empty
 from time import time_ns
@@ -10,7 +9,6 @@ from typing import Any, Final, cast
 
 from headgate.algorithms import concurrency, held
 from headgate.core.check import (
-    IDEMPOTENCY_US,
     NOT_WAITING,
     Answer,
     Block,
@@ -34,11 +32,9 @@ from headgate.core.reading import Reading, WarningStates
 from headgate.core.reservation import PENDING_US, Claim, Expired, Record, ReservationAnswer, new_id
 from headgate.errors import IdempotencyConflict, StoreFull
 from headgate.stores.memory import penalty
-from headgate.stores.memory.ledger import Ledger
 from headgate.stores.memory.lock import StoreLock
 from headgate.stores.memory.program import MemoryProgram, compile_program, reader
-from headgate.stores.memory.records import Refunds, ReservationTable
-from headgate.stores.memory.remembered_answer import RememberedAnswer
+from headgate.stores.memory.records import Ledger, Refunds, RememberedAnswer, RememberedAnswers, ReservationTable
 from headgate.stores.memory.tables import Table, Tables
 from headgate.stores.program import result_of
 from headgate.stores.protocol import Counted, LedgerPage, Swap
@@ -57,7 +53,7 @@ class MemoryStore:
         self.lock = StoreLock()
         self._tables = Tables(max_keys)
         self._clients: Table | None = None  # clients that have violations
-        self._answers: OrderedDict[str, RememberedAnswer] = OrderedDict()  # by idempotency key
+        self._answers = RememberedAnswers(max_keys)
         self._reservations = ReservationTable(max_keys)
         self._refunds = Refunds(max_keys)
         self._ledger = Ledger()
@@ -129,11 +125,8 @@ class MemoryStore:
     ) -> Decision | None:
         """Return a decision that does not depend on the limits: for a repetition, or a blocked client."""
         if idempotency is not None and not peek:
-            self._forget_answers(now)
-            known = self._answers.get(idempotency.name)
-            if known is not None and now - known.at_us < IDEMPOTENCY_US:
-                if known.fingerprint != idempotency.fingerprint:
-                    raise IdempotencyConflict.of(idempotency.key)
+            known = self._answers.find(idempotency, now)
+            if known is not None:
                 repeated = known.decision(reading, subjects, costs)
                 repeated.settled = True
                 return repeated
@@ -141,9 +134,9 @@ class MemoryStore:
         block = None if record is None else record.block(now, peek=peek)
         if block is None:
             return None
-        answer = RememberedAnswer("", now, False, (), block)
+        answer = RememberedAnswer(now, False, (), block)
         if idempotency is not None and not peek:
-            self._remember(idempotency, answer)
+            self._answers.put(idempotency, answer)
         return answer.decision(reading, subjects, costs)
 
     def keep(self, decision: Decision, peek: bool, idempotency: Idempotency | None, penalty: Penalty | None) -> None:
@@ -156,9 +149,7 @@ class MemoryStore:
                 decision.block = block
         if idempotency is not None:
             block = getattr(decision, "block", None)
-            self._remember(
-                idempotency, RememberedAnswer("", decision.at_us, decision.allowed, decision.outcomes, block)
-            )
+            self._answers.put(idempotency, RememberedAnswer(decision.at_us, decision.allowed, decision.outcomes, block))
 
     def open_reservation(self, table: Table, subject: str, now: int, quota: Quota, reservation: int) -> None:
         """Track how much of a reservation that was just charged can be refunded. Windows need no tracking."""
@@ -197,18 +188,6 @@ class MemoryStore:
             record = self._new_record(client, terms, now)
         block: Block | None = record.violate(now, terms, check.quota.window_us, check.rule)
         return block
-
-    def _remember(self, idempotency: Idempotency, answer: RememberedAnswer) -> None:
-        self._answers[idempotency.name] = answer._replace(fingerprint=idempotency.fingerprint)
-        self._answers.move_to_end(idempotency.name)
-
-    def _forget_answers(self, now: int) -> None:
-        answers = self._answers
-        while answers:
-            oldest = next(iter(answers))
-            if now - answers[oldest].at_us < IDEMPOTENCY_US and len(answers) < self._tables.max_keys:
-                break
-            del answers[oldest]
 
     def refund(self, charges: Sequence[Charge]) -> None:
         now = self._now()
