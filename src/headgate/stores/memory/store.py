@@ -87,10 +87,10 @@ class MemoryStore:
 
     def check(self, groups: Sequence[Group]) -> list[Answer]:
         answers: list[Answer] = []
-        for checks, peek, idempotency, of_client in groups:
+        for checks, peek, idempotency, client_penalty in groups:
             reservation, slot, arrived_us = checks[0][8:] if checks else (0, "", NOT_WAITING)
-            is_more = idempotency or of_client or reservation or slot
-            extras = Extras(idempotency, of_client, reservation, slot, arrived_us) if is_more else None
+            has_extras = idempotency or client_penalty or reservation or slot
+            extras = Extras(idempotency, client_penalty, reservation, slot, arrived_us) if has_extras else None
             program = self._program(checks)
             subjects, costs = tuple([check.subject for check in checks]), tuple([check.cost for check in checks])
             try:

@@ -143,7 +143,7 @@ class Tables:
         self.placed = 0  # keys since the store was created
         self._by_template: dict[str, Table] = {}
         self._swept: list[Table] = []  # the tables in the order of their first keys, and the next one to sweep
-        self._turn = 0
+        self._next_swept = 0
         self._full_until = 0  # there is no need to look for room before this time
 
     def get(self, key_template: str) -> Table | None:
@@ -193,12 +193,12 @@ class Tables:
 
     def _sweep(self, now: int) -> tuple[Table, int, int, int]:
         """Check one key, and drop it if it has expired. Returns its position, what remains of it, and its reset."""
-        table = self._swept[self._turn]
+        table = self._swept[self._next_swept]
         at = min(table.hand, len(table.ring)) - 1
         if at < 0:
             table.hand = len(table.ring)
             table.forget_quotas(now)
-            self._turn = (self._turn + 1) % len(self._swept)
+            self._next_swept = (self._next_swept + 1) % len(self._swept)
             return table, at, 0, 0
         remaining, reset = table.judge(table.states[table.ring[at]], now)
         if reset == 0:

@@ -60,13 +60,13 @@ class AsyncNode:
         self._now_us = now_us
         self._observer = observer
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._callers = CallerQueue(options, observer, self._owe)
+        self._callers = CallerQueue(options, observer, self._charge_later)
         self.waiting, self.owed = self._callers.waiting, self._callers.owed
         self.calls: set[BatchCall] = set()  # in progress
         self.held_since = 0.0  # see batcher
         self._batcher = batcher
         self._first = Context()  # of the first waiting request
-        self._usual = 0.0  # seconds that the last call took
+        self._last_seconds = 0.0  # seconds that the last call took
         self._connections = AsyncPool(params, options.patience, self._on_connection)
         self._ended: asyncio.Event | None = None  # set when no call is in progress, for `close`
         self._enough_until = 0.0  # until then, no more connections are opened besides those in use
@@ -93,7 +93,7 @@ class AsyncNode:
         answer = self.queue(check)
         if len(self.waiting) == EARLY and not self.calls and not self._batcher.gathers:
             if self._connections.idle > 1:
-                self.depart()
+                self.send_waiting()
             elif self._options.max_in_flight > 1:
                 self._open_another()
         return answer
@@ -113,8 +113,8 @@ class AsyncNode:
         if not self.waiting:
             batcher.waited_for[self] = None
             self._first = copy_context()
-            if self not in batcher.attended:
-                batcher.attend(self)
+            if self not in batcher.watched:
+                batcher.watch(self)
         waiting.deadline, waiting.since = batcher.deadline, batcher.since
         waiting.answer = answer = loop.create_future()
         self.waiting.append(waiting)
@@ -124,7 +124,7 @@ class AsyncNode:
         """Start a probe if one is due. Return whether callers may wait for its answer."""
         if self.breaker.begin_probe(now):
             self._connections.open(now)
-            self._batcher.attend(self)
+            self._batcher.watch(self)
         return self.breaker.may_wait(now)
 
     async def close(self) -> None:
@@ -163,7 +163,7 @@ class AsyncNode:
         self._ended = None
         self._batcher.enter(loop)
 
-    def depart(self) -> None:
+    def send_waiting(self) -> None:
         """Send waiting requests, as far as calls are free."""
         assert self._loop is not None
         self.held_since = 0.0
@@ -249,7 +249,7 @@ class AsyncNode:
             if silent > now:
                 self._due = min(self._due, silent)
 
-    def _owe(self, one: Waiting) -> None:
+    def _charge_later(self, one: Waiting) -> None:
         """Charge a check whose caller no longer waits, with the next call that has room for it."""
         if self._loop is not None and one not in self.owed:
             self.owed.append(one)
@@ -274,7 +274,7 @@ class AsyncNode:
 
     def _leave(self, batch: CallerBatch, connection: AsyncConnection, at: float, now: float, context: Context) -> None:
         """Send a batch."""
-        call = BatchCall(batch, connection, at, now, at + self._usual + GATHER_SECONDS)
+        call = BatchCall(batch, connection, at, now, at + self._last_seconds + GATHER_SECONDS)
         call.context = context
         self.calls.add(call)
         self._batcher.calls.add(call)
@@ -361,7 +361,7 @@ class AsyncNode:
             connection.close()
         else:
             self._connections.give_back(connection)
-        self._usual = seconds = connection.used - call.sent
+        self._last_seconds = seconds = connection.used - call.sent
         self.breaker.hear(self._batcher.now())
         if self._observer is not None:
             report_call(self._observer, replies, seconds, call.size, self._options.timeout)

@@ -15,18 +15,21 @@ from headgate.stores.redis.batcher import NO_SLOT, CallerBatch, Waiting
 from headgate.stores.redis.faults import fault
 from headgate.stores.redis.options import RedisOptions
 
-OWED: Final = 16_384  # checks to charge that no caller waits for
+MAX_CHARGED_LATER: Final = 16_384  # checks to charge that no caller waits for
 
 
 class CallerQueue:
-    """The queue of a server. `owe` is called with each check to charge later."""
+    """The queue of a server. `charge_later` is called with each check to charge later."""
 
-    def __init__(self, options: RedisOptions, observer: StoreObserver | None, owe: Callable[[Waiting], None]) -> None:
+    def __init__(
+        self, options: RedisOptions, observer: StoreObserver | None, charge_later: Callable[[Waiting], None]
+    ) -> None:
         self.waiting: deque[Waiting] = deque()  # never replaced, like `owed`
-        self.owed: deque[Waiting] = deque(maxlen=OWED)  # no caller waits for these, but they must be charged
+        # No caller waits for these, but they must be charged.
+        self.owed: deque[Waiting] = deque(maxlen=MAX_CHARGED_LATER)
         self._options = options
         self._observer = observer
-        self._owe = owe
+        self._charge_later = charge_later
 
     def take_batch(self, now: float) -> CallerBatch:
         """Take out the callers for the next call, except those that were cancelled or timed out."""
@@ -73,7 +76,7 @@ class CallerQueue:
         if not one.answer.done():
             known = fault(TimeoutError(), self._options.timeout)
             if not sent and isinstance(known, StoreTimeout) and one.requests:
-                known.charge_later = partial(self._owe, one)
+                known.charge_later = partial(self._charge_later, one)
             one.fail(known)
             if self._observer is not None:
                 self._observer.failed(known, self._options.timeout, len(one.requests))

@@ -56,7 +56,7 @@ class BatchedServer(Protocol):
     def calls(self) -> Sized:
         """The calls in progress."""
 
-    def depart(self) -> None:
+    def send_waiting(self) -> None:
         """Send waiting requests, as far as calls are free."""
 
     def tick(self, now: float) -> bool:
@@ -70,14 +70,14 @@ class Batcher:
     def __init__(self, timeout: float, *, gathers: bool = False) -> None:
         self.woken = False  # whether waiting requests are about to leave
         self.since = self.deadline = 0.0  # of all requests of this tick, by the process clock
-        self.attended: dict[BatchedServer, None] = {}  # servers that tick
+        self.watched: dict[BatchedServer, None] = {}  # servers that tick
         self.waited_for: dict[BatchedServer, None] = {}  # servers, in order of their first waiting request
         self.calls: set[UnderWay] = set()  # to all servers
         self._clock = ProcessClock()
         self._timeout = timeout
         self.gathers = gathers
         self._turns = 0  # turns of the event loop still to wait for
-        self._nobody = Context()
+        self._no_context = Context()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None  # keeps running when no request waits any more
 
@@ -87,7 +87,7 @@ class Batcher:
             self._loop = loop
             self.waited_for.clear()
             self.calls.clear()
-            self.attended.clear()
+            self.watched.clear()
             self._clock = ProcessClock()
             self.woken, self._turns, self._timer = False, 0, None
 
@@ -95,28 +95,28 @@ class Batcher:
         """Return the time by the process clock, which deadlines use."""
         return self._clock.now(monotonic() if self._loop is None else self._loop.time())
 
-    def attend(self, node: BatchedServer) -> None:
+    def watch(self, node: BatchedServer) -> None:
         """Tick a server until it has nothing left to watch."""
         assert self._loop is not None
-        if not self.attended:
-            self._promise(self._loop.time())
-        self.attended[node] = None
+        if not self.watched:
+            self._schedule_tick(self._loop.time())
+        self.watched[node] = None
 
-    def _promise(self, now: float) -> None:
+    def _schedule_tick(self, now: float) -> None:
         assert self._loop is not None
         self._clock.tick(now, now + TICK_SECONDS + SLACK_SECONDS)
-        self._loop.call_at(now + TICK_SECONDS, self._tick, self._loop, context=self._nobody)
+        self._loop.call_at(now + TICK_SECONDS, self._tick, self._loop, context=self._no_context)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         if loop is not self._loop:  # left for another event loop
             return
         at = loop.time()
         now = self._clock.now(at)
-        for node in tuple(self.attended):
+        for node in tuple(self.watched):
             if not node.tick(now):
-                del self.attended[node]
-        if self.attended:
-            self._promise(at)
+                del self.watched[node]
+        if self.watched:
+            self._schedule_tick(at)
         else:
             self._clock.tick(at)
 
@@ -127,45 +127,45 @@ class Batcher:
         self.since = self._clock.now(now)
         self.deadline = self.since + self._timeout
         self._turns += 1
-        self._loop.call_soon(self._turn, context=self._nobody)
+        self._loop.call_soon(self._end_turn, context=self._no_context)
 
-    def _turn(self) -> None:
+    def _end_turn(self) -> None:
         self._turns -= 1
         if self._turns:  # others were answered in the same tick, and get their turn after this
             return
         self.woken = False
         if self.gathers and self.calls:
-            self._depart_unless_held()
+            self._send_batches()
         else:
             for node in tuple(self.waited_for):
-                node.depart()
+                node.send_waiting()
 
-    def _depart_unless_held(self) -> None:
+    def _send_batches(self) -> None:
         assert self._loop is not None
         now = self._loop.time()
         many = sum([call.size for call in self.calls if now < call.expected]) >= MANY
         for node in tuple(self.waited_for):
             if len(node.waiting) >= ENOUGH or not (many or node.calls):
-                node.depart()
+                node.send_waiting()
                 continue
             if not node.held_since:
                 node.held_since = now
             if now >= node.held_since + GATHER_SECONDS:
-                node.depart()
+                node.send_waiting()
             elif self._timer is None:
-                self._timer = self._loop.call_at(now + GATHER_SECONDS, self._late, context=self._nobody)
+                self._timer = self._loop.call_at(now + GATHER_SECONDS, self._send_late, context=self._no_context)
 
-    def _late(self) -> None:
+    def _send_late(self) -> None:
         """Send batches that have waited for others long enough."""
         assert self._loop is not None
         self._timer = None
         now = self._loop.time() + CLOCK_SECONDS
         for node in tuple(self.waited_for):
             if node.held_since and now >= node.held_since + GATHER_SECONDS:
-                node.depart()
+                node.send_waiting()
         held = [node.held_since for node in self.waited_for if node.held_since]
         if held:
-            self._timer = self._loop.call_at(min(held) + GATHER_SECONDS, self._late, context=self._nobody)
+            self._timer = self._loop.call_at(min(held) + GATHER_SECONDS, self._send_late, context=self._no_context)
 
 
 class Waiting:

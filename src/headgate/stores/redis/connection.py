@@ -44,7 +44,7 @@ class ThreadConnection:
         self.scripts: set[script.Argument] = set()  # digests that the server knows, unless it was restarted
         self.generation = 0  # for its owner: how often it had closed its connections before this one
         self._now = now
-        self._usual = min(timeout, TICK_SECONDS)  # the socket's own timeout: most replies come sooner
+        self._socket_timeout = min(timeout, TICK_SECONDS)  # the socket's own timeout: most replies come sooner
         self._reader = Reader(protocolError=InvalidResponse, replyError=reply_error, notEnoughData=_INCOMPLETE)
         # Set before the socket: the garbage collector finalizes attributes in order. redis-py's connection closes an
         # open socket; the socket itself would warn.
@@ -61,7 +61,7 @@ class ThreadConnection:
         try:
             self._connection.connect()
             self._socket = self._connection._sock
-            self._socket.settimeout(self._usual)
+            self._socket.settimeout(self._socket_timeout)
             self.used = monotonic()
             for command in greetings(params.arguments):
                 self.ask(script.encode_command(command), deadline)
@@ -84,7 +84,7 @@ class ThreadConnection:
             return
         self._socket.settimeout(max(SHORTEST, deadline - self._now()))
         self._socket.sendall(commands)
-        self._socket.settimeout(self._usual)
+        self._socket.settimeout(self._socket_timeout)
 
     def receive(self, deadline: float) -> Any:
         """Return the next reply, which may be an exception. After a timeout, you can wait for it again."""
@@ -112,7 +112,7 @@ class ThreadConnection:
         try:
             self._socket.recv(1)  # no command is open, so unexpected data makes it unusable
         except (BlockingIOError, InterruptedError, SSLWantReadError):
-            self._socket.settimeout(self._usual)
+            self._socket.settimeout(self._socket_timeout)
             return True
         except OSError:
             return False
@@ -122,8 +122,8 @@ class ThreadConnection:
         self._connection.disconnect()
 
     def _wait(self, began: float, deadline: float) -> bytes:
-        """Return the data that arrives before the deadline, after `_usual` seconds without any."""
-        PROCESS.overslept(began + self._usual, monotonic())
+        """Return the data that arrives before the deadline, after `_socket_timeout` seconds without any."""
+        PROCESS.overslept(began + self._socket_timeout, monotonic())
         try:
             for seconds in waits(self._now, deadline):
                 self._socket.settimeout(seconds)
@@ -133,7 +133,7 @@ class ThreadConnection:
                     continue
                 return received
         finally:
-            self._socket.settimeout(self._usual)
+            self._socket.settimeout(self._socket_timeout)
         raise RedisTimeout("no time left")
 
 

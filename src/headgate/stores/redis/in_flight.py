@@ -19,7 +19,7 @@ from headgate.stores.redis.script import EncodedCommand, pack
 
 
 class ThreadCall:
-    """Commands that one thread sends to a server. The thread waits for the lock `news`, which `wake` releases."""
+    """Commands that one thread sends to a server. It waits for the lock `notification`, which `wake` releases."""
 
     __slots__ = (
         "began",
@@ -31,7 +31,7 @@ class ThreadCall:
         "is_notified",
         "is_waited_for",
         "missing",
-        "news",
+        "notification",
         "queued",
         "replies",
     )
@@ -46,9 +46,9 @@ class ThreadCall:
         self.missing = len(commands)  # replies
         self.error: StoreError | None = None  # why there are none
         self.in_flight: InFlight | None = None  # whose replies this thread must read
-        self.news = Lock()
-        self.news.acquire()
-        self.is_notified = False  # whether `news` was released
+        self.notification = Lock()
+        self.notification.acquire()
+        self.is_notified = False  # whether `notification` was released
         self.is_waited_for = True
 
     @property
@@ -59,12 +59,12 @@ class ThreadCall:
         """Wake the thread: something has happened."""
         if not self.is_notified:
             self.is_notified = True
-            self.news.release()
+            self.notification.release()
 
-    def heed(self) -> None:
+    def reset_notification(self) -> None:
         """Reset, so that the next `wake` wakes the thread again."""
         if self.is_notified:
-            self.news.acquire(blocking=False)
+            self.notification.acquire(blocking=False)
             self.is_notified = False
 
     def fail(self, error: StoreError) -> None:

@@ -36,11 +36,11 @@ from headgate.stores.redis.options import ConnectionParams, RedisOptions
 from headgate.stores.redis.pool import ConnectionPool, run_in_thread
 from headgate.stores.redis.script import EncodedCommand, pack
 
-OWED: Final = 4_096  # checks in the queue; beyond that, checks without a waiting caller are not charged
+MAX_CHARGED_LATER: Final = 4_096  # checks in the queue; beyond that, checks without a waiting caller are not charged
 
 
 class ServerNode:
-    """A server. Call `leave`, then `arrive`: between them, calls to other servers can be in flight."""
+    """A server. Call `submit`, then `result`: between them, calls to other servers can be in flight."""
 
     def __init__(self, params: ConnectionParams, options: RedisOptions, observer: StoreObserver | None) -> None:
         self.name = params.name
@@ -59,11 +59,11 @@ class ServerNode:
     def ask(self, command: EncodedCommand, deadline: float) -> Any:
         """Return the reply to one check, which may be an exception of redis-py. Raises `StoreError` if there is none.
 
-        It does what `leave` and `arrive` do, but creates an `InFlight` only if it needs one.
+        It does what `submit` and `result` do, but creates an `InFlight` only if it needs one.
         """
         connection = self._connections.take() if self.breaker.state == "closed" and not self._queue else None
         if connection is None:
-            return self.arrive(self.leave((command,), deadline, 1))[0]
+            return self.result(self.submit((command,), deadline, 1))[0]
         began = monotonic()
         try:
             packed = command.packed
@@ -74,7 +74,7 @@ class ServerNode:
         except FAULTS as error:
             call = ThreadCall((command,), deadline, 1)
             self._interrupt(call, InFlight(connection, (call,), PROCESS.now(began)), error)
-            return self.arrive(call)[0]
+            return self.result(call)[0]
         except BaseException:
             self._connections.discard(connection)
             raise
@@ -82,7 +82,7 @@ class ServerNode:
             call = ThreadCall((command,), deadline, 1)
             call.in_flight = InFlight(connection, (call,), PROCESS.now(began))
             call.in_flight.send_again()
-            return self.arrive(call)[0]
+            return self.result(call)[0]
         self.breaker.hear(PROCESS.now(connection.used))
         if self._connections.give_back(connection) and self._queue:
             self._serve()
@@ -90,7 +90,7 @@ class ServerNode:
             report_call(self._observer, (reply,), connection.used - began, 1, self._options.timeout)
         return reply
 
-    def leave(self, commands: Sequence[EncodedCommand], deadline: float, groups: int = 0) -> ThreadCall:
+    def submit(self, commands: Sequence[EncodedCommand], deadline: float, groups: int = 0) -> ThreadCall:
         """Send commands, or queue them. Raises `StoreError`: they were not sent unless it says otherwise."""
         if self.breaker.state != "closed":
             if not self._may_wait(PROCESS.read()):
@@ -103,8 +103,8 @@ class ServerNode:
             self._serve()
         return call
 
-    def arrive(self, call: ThreadCall) -> list[Any]:
-        """Return the replies to a call from `leave`. Raises `StoreError`."""
+    def result(self, call: ThreadCall) -> list[Any]:
+        """Return the replies to a call from `submit`. Raises `StoreError`."""
         while not self.wait(call, call.deadline):
             pass
         return call.replies
@@ -115,10 +115,10 @@ class ServerNode:
             self._read(call, call.in_flight, until)
         elif not call.is_done:
             try:
-                if acquire(call.news, until):
+                if acquire(call.notification, until):
                     call.is_notified = False
             except BaseException:
-                self._leave_to_others(call, StoreUnavailable("the caller was interrupted"))
+                self._abandon(call, StoreUnavailable("the caller was interrupted"))
                 raise
         if call.error is not None:
             raise call.error
@@ -148,7 +148,7 @@ class ServerNode:
         connection = self._connections.take()
         if connection is None:
             return False
-        self._depart(InFlight(connection, (call,), PROCESS.read()), wakes=False)
+        self._send(InFlight(connection, (call,), PROCESS.read()), wakes=False)
         return True
 
     def _serve(self) -> None:
@@ -170,11 +170,11 @@ class ServerNode:
                         calls.append(call)
                         call.deadline += now - call.queued  # the time in the queue counts separately
             if calls:
-                self._depart(InFlight(connection, calls, now))
+                self._send(InFlight(connection, calls, now))
             elif self._connections.give_back(connection) and self._queue:
                 self._serve()
 
-    def _depart(self, in_flight: InFlight, *, wakes: bool = True) -> None:
+    def _send(self, in_flight: InFlight, *, wakes: bool = True) -> None:
         """Send calls. One of their threads reads the replies."""
         self.breaker.ask(in_flight.began)
         try:
@@ -198,7 +198,7 @@ class ServerNode:
     def _read(self, call: ThreadCall, in_flight: InFlight, until: float) -> None:
         """Read replies for all waiting threads. A thread that times out leaves the rest to another."""
         call.in_flight = None
-        call.heed()
+        call.reset_notification()
         now = PROCESS.read()
         try:
             in_flight.read(now, until)
@@ -269,23 +269,23 @@ class ServerNode:
         with self._lock:
             is_queued = call in self._queue
         if is_queued and call.groups and isinstance(known, StoreTimeout):
-            known.charge_later = partial(self._owe, call)
-        if self._leave_to_others(call, known):
+            known.charge_later = partial(self._charge_later, call)
+        if self._abandon(call, known):
             if self._observer is not None:
                 self._observer.failed(known, monotonic() - call.began, call.groups)
             raise known
 
-    def _owe(self, call: ThreadCall) -> None:
+    def _charge_later(self, call: ThreadCall) -> None:
         """Charge a check whose thread no longer waits."""
         owed = ThreadCall(call.commands, call.deadline, call.groups)
         owed.is_waited_for, owed.queued = False, PROCESS.read()
         with self._lock:
-            if len(self._queue) >= OWED:
+            if len(self._queue) >= MAX_CHARGED_LATER:
                 return
             self._queue.append(owed)
         self._serve()
 
-    def _leave_to_others(self, call: ThreadCall, error: StoreError) -> bool:
+    def _abandon(self, call: ThreadCall, error: StoreError) -> bool:
         """End a call that no caller waits for. Return whether its outcome is unknown."""
         with self._lock:
             with suppress(ValueError):

@@ -126,7 +126,7 @@ class _SentinelConnection(ThreadConnection):
                 self._reader.feed(received)
             raise RedisConnectionError("the server closed the connection")
         except (BlockingIOError, InterruptedError, SSLWantReadError):
-            self._socket.settimeout(self._usual)
+            self._socket.settimeout(self._socket_timeout)
         messages = []
         while (message := self._reader.gets()) is not _INCOMPLETE:
             messages.append(message)

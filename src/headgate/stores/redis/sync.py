@@ -271,7 +271,7 @@ class RedisStore(RedisOperations):
             try:
                 commands = [EncodedCommand(self._command(one_step.step), one_step.asking) for one_step in some]
                 requests = sum(len(one_step.step.requests) for one_step in some)
-                under_way.append((node, some, node.leave(commands, deadline, requests)))
+                under_way.append((node, some, node.submit(commands, deadline, requests)))
             except StoreError as error:
                 again += self._settle(node, some, [error] * len(some), answers, deadline)
         while under_way:

@@ -63,7 +63,7 @@ class Node:
         self.waiting += ["somebody"] * count
         self.batcher.waited_for[self] = None
 
-    def depart(self) -> None:
+    def send_waiting(self) -> None:
         self.left.append(len(self.waiting))
         self.waiting.clear()
         self.held_since = 0.0
@@ -195,17 +195,17 @@ def test_a_few_wait_for_their_own_server_however_few_are_under_way(loop: Loop, n
 
 def test_it_ticks_while_a_server_has_something_to_look_after(loop: Loop) -> None:
     node = Node(batcher(loop, gathers=False))
-    node.batcher.attend(node)
+    node.batcher.watch(node)
     for _ in range(10):
         loop.tick(TICK_SECONDS)
     assert node.ticks == pytest.approx([100 + TICK_SECONDS * number for number in (1, 2, 3)])
     assert not loop.timers
-    assert not node.batcher.attended
+    assert not node.batcher.watched
 
 
 def test_time_in_which_the_event_loop_did_not_run_does_not_count(loop: Loop) -> None:
     node = Node(batcher(loop, gathers=False))
-    node.batcher.attend(node)
+    node.batcher.watch(node)
     node.joins(1, loop.now)
     deadline = node.batcher.deadline
     loop.tick(60)
