@@ -42,7 +42,7 @@ def encode_slots(verb: str, held: Sequence[Check], now_us: int | None, prefix: s
         else f"{check.slot}:{check.cost}:{check.quota.window_us}:{check.arrived_us}"
         for check in held
     ]
-    return ("EVALSHA", _slots_digest(), len(keys), *keys, "" if now_us is None else now_us, verb, *slots)
+    return script.command_of(_slots_digest(), keys, now_us, verb, *slots)
 
 
 def decode_slots(reply: Sequence[int]) -> list[bool]:
@@ -57,7 +57,7 @@ def _slots_digest() -> str:
 
 def encode_read(names: Sequence[str], now_us: int | None, prefix: str) -> script.Command:
     keys = [f"{prefix}:{name}" for name in names]
-    return ("EVALSHA", script.digest_of("ledger"), len(keys), *keys, "" if now_us is None else now_us, "read")
+    return script.command_of(script.digest_of("ledger"), keys, now_us, "read")
 
 
 def decode_read(reply: Sequence[Any]) -> list[LedgerPage]:
@@ -67,11 +67,12 @@ def decode_read(reply: Sequence[Any]) -> list[LedgerPage]:
 
 
 def encode_swap(swaps: Sequence[Swap], now_us: int | None, prefix: str) -> script.Command:
-    arguments: list[script.Argument] = ["" if now_us is None else now_us, "swap"]
+    keys = [f"{prefix}:{swap.name}" for swap in swaps]
+    arguments: list[script.Argument] = []
     slack = 0 if now_us is None else SLACK_MS
     for swap in swaps:
         arguments += (swap.before or "", swap.after, -(-swap.ttl_us // 1_000) + slack)
-    return ("EVALSHA", script.digest_of("ledger"), len(swaps), *(f"{prefix}:{swap.name}" for swap in swaps), *arguments)
+    return script.command_of(script.digest_of("ledger"), keys, now_us, "swap", *arguments)
 
 
 def decode_swap(reply: Sequence[Any]) -> list[bool]:
@@ -100,7 +101,7 @@ def _count_of(check: Check, state: bytes | None) -> Counted | None:
 def encode_heartbeat(name: str, node: str, ttl_us: int, now_us: int | None, prefix: str) -> script.Command:
     """Return the command for a heartbeat. `nodes.lua` documents the arguments and the reply."""
     key = f"{prefix}:nodes:{{{escape(name)}}}"
-    return ("EVALSHA", script.digest_of("nodes"), 1, key, "" if now_us is None else now_us, node, ttl_us)
+    return script.command_of(script.digest_of("nodes"), [key], now_us, node, ttl_us)
 
 
 def decode_heartbeat(reply: Sequence[int]) -> Standing:
@@ -127,9 +128,8 @@ def encode_drop(key: Idempotency, token: str, now_us: int | None, encoder: Encod
 def _idempotency_command(
     encoder: Encoder, key: Idempotency, now_us: int | None, verb: str, *arguments: script.Argument
 ) -> script.Command:
-    digest, now = script.digest_of("idempotency"), "" if now_us is None else now_us
-    head = ("EVALSHA", digest, 1, encoder.receipt_key(key), now)
-    return (*head, verb, key.fingerprint, *arguments)
+    keys = [encoder.receipt_key(key)]
+    return script.command_of(script.digest_of("idempotency"), keys, now_us, verb, key.fingerprint, *arguments)
 
 
 def _encode_result(result: Result) -> str:

@@ -72,8 +72,7 @@ def encode_due(now_us: int | None, prefix: str) -> script.Command:
 
 def _command(prefix: str, now_us: int | None, verb: str, *arguments: script.Argument) -> script.Command:
     keys = [f"{prefix}:{key}" for key in KEYS]
-    now = "" if now_us is None else now_us
-    return ("EVALSHA", script.digest_of("reservation_slots"), len(keys), *keys, now, verb, *arguments)
+    return script.command_of(script.digest_of("reservation_slots"), keys, now_us, verb, *arguments)
 
 
 class ReservationSlots:

@@ -118,8 +118,8 @@ def guarded_by_receipt(claim: Claim, refunds: Sequence[Charge], surcharges: Sequ
 
 def encode_sections(sections: Sequence[Section], now_us: int | None, prefix: str) -> script.Command:
     """Return the command that applies these sections, in order."""
-    keys: list[script.Argument] = []
-    arguments: list[script.Argument] = ["" if now_us is None else now_us]
+    keys: list[str] = []
+    arguments: list[script.Argument] = []
     names = set()
     for guard_keys, (guard, *others), refunds, surcharges in sections:
         keys += [f"{prefix}:{key}" for key in guard_keys]
@@ -131,13 +131,12 @@ def encode_sections(sections: Sequence[Section], now_us: int | None, prefix: str
             arguments += (quota.algorithm, quota.limit, quota.window_us, quota.burst, check.cost)
             arguments += (at_us, reset_us, check.reservation)
             names.add(quota.algorithm)
-    return ("EVALSHA", _adjust_digest(tuple(sorted(names))), len(keys), *keys, *arguments)
+    return script.command_of(_adjust_digest(tuple(sorted(names))), keys, now_us, *arguments)
 
 
 def _command(prefix: str, tag: str, now_us: int | None, verb: str, *arguments: script.Argument) -> script.Command:
     keys = [f"{prefix}:{key}" for key in keys_of(tag)]
-    digest, now = script.digest_of("reservations"), "" if now_us is None else now_us
-    return ("EVALSHA", digest, len(keys), *keys, now, verb, *arguments)
+    return script.command_of(script.digest_of("reservations"), keys, now_us, verb, *arguments)
 
 
 @cache

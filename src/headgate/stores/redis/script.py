@@ -5,7 +5,7 @@ Pure; no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -69,6 +69,11 @@ def with_text(command: Command) -> Command:
 def text(digest: str) -> str:
     """Return the text of a registered script."""
     return _sources[digest]
+
+
+def command_of(digest: str, keys: Sequence[str], now_us: int | None, *arguments: Argument) -> Command:
+    """Return the command that runs a script at `now_us`; None: at the server's time."""
+    return ("EVALSHA", digest, len(keys), *keys, "" if now_us is None else now_us, *arguments)
 
 
 def encode_command(command: Command) -> bytes:
