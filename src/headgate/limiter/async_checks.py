@@ -124,7 +124,7 @@ class AsyncChecks(AsyncParts):
         try:
             decision = program(subjects, costs, peek)  # sync: decision: Decision = program(subjects, costs, peek)
         except StoreError as error:
-            return engine.decide_without_store(PreparedCheck(plan, subjects, costs, peek), error)
+            return engine.fallback.decide(PreparedCheck(plan, subjects, costs, peek), error)
         if decision.__class__ is not Decision:  # async only
             return await_decision(engine, decision, _new(PreparedCheck, (plan, subjects, costs, peek, None, 0, None)))
         if engine.outage.lasts:

@@ -30,7 +30,7 @@ def decide_async(engine: Engine, prepared: PreparedCheck, *, exact: bool = False
     try:
         decision = program(subjects, costs, peek, extras)
     except StoreError as error:
-        return engine.decide_without_store(prepared, error)
+        return engine.fallback.decide(prepared, error)
     if decision.__class__ is not Decision:  # async only
         return await_decision(engine, decision, prepared)
     if engine.outage.lasts:
@@ -45,7 +45,7 @@ async def await_decision(
     try:
         decision = await answer
     except StoreError as error:
-        return engine.decide_without_store(prepared, error)
+        return engine.fallback.decide(prepared, error)
     if engine.outage.lasts:
         engine.note_answer(prepared.plan)
     return decision if prepared.extras is None and not prepared.peek else engine.conclude_one(prepared, decision)

@@ -273,7 +273,7 @@ class AsyncSlots:
                 if engine.outage.lasts and decision.__class__ is Decision:
                     engine.note_answer(plan)
         except StoreError as error:
-            decision = engine.decide_without_store(PreparedCheck(plan, subjects, costs, False, extras), error)
+            decision = engine.fallback.decide(PreparedCheck(plan, subjects, costs, False, extras), error)
         except BaseException:  # an interrupted caller holds no slot
             held = slot_checks(plan, subjects, costs, entry, max(arrived_us, 0))
             self.start(self._undo(held))  # sync: self._undo(held)

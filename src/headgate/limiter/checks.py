@@ -93,7 +93,7 @@ class Checks(Parts):
         try:
             decision: Decision = program(subjects, costs, peek)
         except StoreError as error:
-            return engine.decide_without_store(PreparedCheck(plan, subjects, costs, peek), error)
+            return engine.fallback.decide(PreparedCheck(plan, subjects, costs, peek), error)
         if engine.outage.lasts:
             engine.note_answer(plan)
         if peek:

@@ -150,7 +150,7 @@ class Engine:
     def decide_subject_without_store(self, subject: str, error: StoreError) -> Decision:
         """Return the decision on a request of cost 1 that has only a user, when the store could not decide."""
         facts = {"user": subject}
-        return self.decide_without_store(self.prepare(facts, self.plan(facts), 1), error)
+        return self.fallback.decide(self.prepare(facts, self.plan(facts), 1), error)
 
     def plan(self, texts: dict[str, str], known: KnownUser | None = None) -> Planned:
         """Return the rules that apply to a request, after their snapshot.
@@ -286,10 +286,6 @@ class Engine:
         if self.outage.lasts and self.outage.note_answer() and self.heartbeat is not None:
             self.heartbeat.wake()
 
-    def decide_without_store(self, prepared: PreparedCheck, error: StoreError) -> Decision:
-        """Return the decision when the store could not decide."""
-        return self.fallback.decide(prepared, error)
-
     def conclude_one(self, prepared: PreparedCheck, decision: Decision) -> Decision:
         """Return the caller's decision, given that of a program. It differs only where clients are penalised."""
         if prepared.peek:
@@ -343,7 +339,7 @@ class Engine:
                 decision = decision_of(answer, one.plan, self.states, one.subjects, one.costs)
                 decisions.append(self.conclude_one(one, decision))
             except StoreError as error:
-                decisions.append(self.decide_without_store(one, error))
+                decisions.append(self.fallback.decide(one, error))
             except IdempotencyConflict as error:
                 conflict = conflict or error
         if conflict is not None:
@@ -372,7 +368,7 @@ class Engine:
         if kinds == {Decision}:
             return list(decided)  # type: ignore[arg-type]
         return [
-            decision if isinstance(decision, Decision) else self.decide_without_store(one, decision)
+            decision if isinstance(decision, Decision) else self.fallback.decide(one, decision)
             for one, decision in zip(prepared, decided, strict=True)
         ]
 

@@ -24,7 +24,7 @@ def decide(engine: Engine, prepared: PreparedCheck, *, exact: bool = False) -> D
     try:
         decision = program(subjects, costs, peek, extras)
     except StoreError as error:
-        return engine.decide_without_store(prepared, error)
+        return engine.fallback.decide(prepared, error)
     if engine.outage.lasts:
         engine.note_answer(plan)
     return decision if extras is None and not peek else engine.conclude_one(prepared, decision)

@@ -152,7 +152,7 @@ class Reservations:
                 at_us = engine.clock.now_us()
                 self._unanswered[name] = at_us + PENDING_US
                 due.expires(at_us, PENDING_US)
-            return Reserved(name, engine.decide_without_store(prepared, error), False)
+            return Reserved(name, engine.fallback.decide(prepared, error), False)
         (decision,) = engine.conclude([prepared], [answer])
         if is_pending:
             due.expires(engine.clock.now_us(), PENDING_US)
@@ -175,7 +175,7 @@ class Reservations:
         try:
             store.save_reservation(name, pending.encode(), PENDING_US)
         except StoreError as error:
-            return Reserved(name, engine.decide_without_store(prepared, error), False)
+            return Reserved(name, engine.fallback.decide(prepared, error), False)
         due.expires(engine.clock.now_us(), PENDING_US)
         decision = decide(engine, prepared, exact=True)
         return self._complete_record(store, name, prepared, decision, lives_us, due)
