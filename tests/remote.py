@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate.core.check import Answer, Charge, Check, Client, Group
+from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.core.plan import Plan
 from headgate.core.reading import WarningStates
-from headgate.core.reservation import Claim, Expired
+from headgate.core.reservation import Claim, ClaimedAdjustments, ExpiredClaims
 from headgate.errors import StoreError, StoreTimeout
 from headgate.stores.memory import MemoryStore
 from headgate.stores.program import Program
@@ -45,11 +46,15 @@ class Remote:
     def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
         return self.memory.renew(reservation_id, record, ttl_us)
 
-    def take_reservation(self, reservation_id: str) -> Claim | None:
-        return self.memory.take_reservation(reservation_id)
+    def claim_reservation(self, reservation_id: str, cost: Cost) -> Claim | None:
+        return self.memory.claim_reservation(reservation_id, cost)
 
-    def expire(self) -> Expired:
-        return self.memory.expire()
+    def claim_expired(self) -> ExpiredClaims:
+        return self.memory.claim_expired()
+
+    def settle(self, settled: Sequence[ClaimedAdjustments]) -> list[list[int]]:
+        self._called()
+        return self.memory.settle(settled)
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         self._called()
@@ -90,11 +95,14 @@ class AsyncRemote:
     async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
         return self.remote.renew(reservation_id, record, ttl_us)
 
-    async def take_reservation(self, reservation_id: str) -> Claim | None:
-        return self.remote.take_reservation(reservation_id)
+    async def claim_reservation(self, reservation_id: str, cost: Cost) -> Claim | None:
+        return self.remote.claim_reservation(reservation_id, cost)
 
-    async def expire(self) -> Expired:
-        return self.remote.expire()
+    async def claim_expired(self) -> ExpiredClaims:
+        return self.remote.claim_expired()
+
+    async def settle(self, settled: Sequence[ClaimedAdjustments]) -> list[list[int]]:
+        return self.remote.settle(settled)
 
     async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         self.remote.reset(checks, clients)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Limiter, Rule
-from headgate.core.reservation import Record
+from headgate.core.reservation import Adjustments, ClaimedAdjustments, Record
 from headgate.rules.penalties import Penalties
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.redis.reservation_slots import KEYS, LOOK_US, slot_of_id, tag_of_slot
@@ -222,8 +222,9 @@ def test_records_of_the_version_before_are_settled_and_expire(cluster: Cluster, 
     with Limiter(ONE_SLOT, store=url, clock=clock) as limiter:
         store = limiter._reservations.store
         reservation = limiter.reserve(user="alice", cost=5)
-        (claim,) = [store.take_reservation(reservation.id)]
+        claim = store.claim_reservation(reservation.id, 0)
         assert claim is not None
+        store.settle([ClaimedAdjustments(claim, Adjustments())])
         assert Record.decode(claim.record).cost == 5
         names = [token_urlsafe(18) for _ in range(2)]
         for name in names:

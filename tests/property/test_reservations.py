@@ -5,6 +5,7 @@ Compared with the oracle, which knows the whole history and can change it afterw
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import count
 from typing import Literal, NamedTuple
 
@@ -14,7 +15,17 @@ from hypothesis import strategies as st
 
 from headgate.core.check import NEVER, Charge, Check, Group, Outcome
 from headgate.core.quota import BUCKETS, MAX_REFILL_US, WINDOWS, Quota
-from headgate.core.reservation import LATE_US, Record, ReservedLimit, Status
+from headgate.core.reservation import (
+    LATE_US,
+    PENDING_US,
+    Adjustments,
+    Claim,
+    ClaimedAdjustments,
+    ExpiredClaims,
+    Record,
+    ReservedLimit,
+    Status,
+)
 from headgate.stores.memory import MemoryStore
 from headgate.stores.redis.sync import RedisStore
 from headgate.testing import FakeClock
@@ -259,8 +270,8 @@ def _both(worlds: list[World], check: Check, *, peek: bool = False) -> Outcome:
     start=starts(),
     done=sequences(
         st.tuples(
-            st.sampled_from([0, 1, SECOND, 2 * SECOND, LATE_US - 1, LATE_US]),
-            st.sampled_from(["hold", "hold", "claim", "claim", "expire"]),
+            st.sampled_from([0, 1, SECOND, 2 * SECOND, PENDING_US - 1, PENDING_US, LATE_US - 1, LATE_US]),
+            st.sampled_from(["hold", "hold", "renew", "claim", "claim", "settle", "settle", "expire"]),
             st.integers(0, 3),
             st.sampled_from([SECOND, 2 * SECOND]),
         ),
@@ -273,8 +284,11 @@ def test_twins_agree_on_what_is_open(
     memory = MemoryStore(clock=clock)
     with one_server.client() as client:
         client.flushall()
-    World(memory, clock).begin(start)
+    worlds = [World(store, clock) for store in (memory, redis_store)]
+    worlds[0].begin(start)
+    key = worlds[0].key(quota_of("fixed_window", 1_000, 86_400 * SECOND))
     held: list[str] = []
+    claimed: list[list[Claim]] = []  # by each store
     for us, verb, which, ttl in done:
         clock.advance(us / SECOND)
         if verb == "hold":
@@ -282,15 +296,36 @@ def test_twins_agree_on_what_is_open(
             for store in (memory, redis_store):
                 store.save_reservation(held[-1], f"record {held[-1]}", ttl)
         elif verb == "expire":
-            one, other = memory.expire(), redis_store.expire()
-            assert (sorted(one.records), one.next_us) == (sorted(other.records), other.next_us)
+            found: list[ExpiredClaims] = [memory.claim_expired(), redis_store.claim_expired()]
+            assert found[0].next_us == found[1].next_us
+            claims = [sorted(one.claims, key=lambda claim: claim.reservation_id) for one in found]
+            assert comparable(claims[0]) == comparable(claims[1])
+            claimed += map(list, zip(*claims, strict=True))
+        elif verb == "settle" and claimed:  # perhaps again
+            adjustments = Adjustments(surcharges=(key.of(1),))
+            one, other = claimed[-1 - which % len(claimed)]
+            memory.settle([ClaimedAdjustments(one, adjustments)])
+            redis_store.settle([ClaimedAdjustments(other, adjustments)])
+            _both(worlds, key.of(0), peek=True)
         elif held:
             name = held[-1 - which % len(held)]
-            claims = [store.take_reservation(name) for store in (memory, redis_store)]
-            assert claims[0] == claims[1]
-            assert claims[0] is None or claims[0].record == f"record {name}"
+            if verb == "renew":
+                renewed = [store.renew(name, f"record {name}", ttl) for store in (memory, redis_store)]
+                assert renewed[0] == renewed[1]
+            else:
+                pairs = [store.claim_reservation(name, which) for store in (memory, redis_store)]
+                either = [claim for claim in pairs if claim is not None]
+                assert len(either) in (0, 2)
+                assert comparable(either[:1]) == comparable(either[1:])
+                assert all(claim.record == f"record {name}" for claim in either)
+                claimed += [either] if either else []
+
+
+def comparable(claims: Iterable[Claim]) -> list[Claim]:
+    """Claims without their text, which is the store's own."""
+    return [claim._replace(text="") for claim in claims]
 
 
 def test_a_status_means_the_same_to_all() -> None:
     """redis/reservations.lua has the numbers."""
-    assert [status.value for status in (Status.OPEN, Status.OVERDUE, Status.LATE)] == [0, 1, 2]
+    assert [status.value for status in Status] == [0, 1, 2, 3]

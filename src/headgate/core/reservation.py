@@ -51,13 +51,13 @@ class Status(Enum):
 
 
 class Claim(NamedTuple):
-    """A reservation that one caller may settle: taken out of a store, or claimed until it is settled."""
+    """A reservation that one caller may settle. The store keeps it until it is settled, or the claim expires."""
 
     record: str
     status: Status
-    reservation_id: str = ""
-    cost: Cost = 0  # to settle it with
-    text: str = ""  # the claim as the store keeps it
+    reservation_id: str
+    cost: Cost  # to settle it with
+    text: str = ""  # the claim as the store keeps it, if it needs that
 
 
 class ExpiredClaims(NamedTuple):
@@ -67,18 +67,11 @@ class ExpiredClaims(NamedTuple):
     next_us: int | None  # None: no reservation is left
 
 
-class Expired(NamedTuple):
-    """Expired reservations taken out of a store to be refunded, and the time until the next one expires."""
-
-    records: tuple[str, ...]
-    next_us: int | None  # None: no reservation is left
-
-
 class ReservationAnswer(NamedTuple):
     """The answer of a store that charged a reservation and stored its record, if the request fits."""
 
     answer: Answer
-    is_pending: bool = False  # the record was stored before all limits were charged: renew it, or take it out
+    is_pending: bool = False  # the record was stored before all limits were charged: renew it, or settle it
 
 
 class ReservedLimit(NamedTuple):

@@ -25,7 +25,6 @@ from headgate.errors import StoreError
 from headgate.features.async_steps import run_async
 from headgate.features.shards.async_sharded_store import AsyncShardedStore
 from headgate.limiter.async_execution import decide_async
-from headgate.limiter.async_taking import AsyncTakingStore
 from headgate.limiter.engine import Engine
 from headgate.limiter.prepared_check import PreparedCheck
 from headgate.limiter.reservation_records import (
@@ -44,7 +43,7 @@ from headgate.limiter.reservation_records import (
     settling,
     with_receipt,
 )
-from headgate.stores.protocol import AsyncAtomicReservingStore, AsyncReservingStore, AsyncSettlingStore
+from headgate.stores.protocol import AsyncAtomicReservingStore, AsyncReservingStore
 
 if TYPE_CHECKING:
     from headgate.limiter.async_limiter import AsyncLimiter
@@ -125,9 +124,6 @@ class AsyncReservations:
         self._sharding = store
         self._reserving = store if isinstance(store, AsyncReservingStore) else None
         self._atomic = store if isinstance(store, AsyncAtomicReservingStore) else None
-        self._settling: AsyncSettlingStore | AsyncTakingStore = (
-            store if isinstance(store, AsyncSettlingStore) else AsyncTakingStore(store)
-        )
         self._engine = engine
         self._unanswered: dict[str, int] = {}  # reservations that may have been made, and when to refund them
         self._under_way: set[asyncio.Task[Any]] = set()  # async only
@@ -228,7 +224,9 @@ class AsyncReservations:
                 await store.renew(name, record.encode(), lives_us)
                 due.expires(self._engine.clock.now_us(), lives_us)
             elif decision.reason in ("over_limit", "penalty"):
-                await store.take_reservation(name)
+                claim = await store.claim_reservation(name, 0)
+                if claim is not None:
+                    await store.settle([ClaimedAdjustments(claim, Adjustments())])
         except StoreError as error:
             log_unrenewed(error, name)
 
@@ -255,16 +253,16 @@ class AsyncReservations:
 
     async def _claim(self, store: AsyncReservingStore, reservation_id: str, cost: Cost) -> Claim | None:
         """Claim a reservation, to settle it at `cost`. One that is expiring expires first."""
-        claim = await self._settling.claim_reservation(reservation_id, cost)
+        claim = await store.claim_reservation(reservation_id, cost)
         if claim is not None and claim.status is Status.EXPIRING:
             await self._apply(store, [claim])
-            claim = await self._settling.claim_reservation(reservation_id, cost)
+            claim = await store.claim_reservation(reservation_id, cost)
         return claim
 
     async def _apply(self, store: AsyncReservingStore, claims: Sequence[Claim]) -> list[Settlement]:
         """Settle what was claimed."""
         found: list[Settling] = await run_async(settling(claims), store.check)
-        refunded = await self._settling.settle(
+        refunded = await store.settle(
             [ClaimedAdjustments(claim, one.adjustments) for claim, one in zip(claims, found, strict=True)]
         )
         return [one.conclude(back) for one, back in zip(found, refunded, strict=True)]
@@ -324,14 +322,13 @@ class AsyncReservations:
     async def _give_back(self, due: Due) -> None:
         """Refund expired reservations, and complete settlements that were cut off.
 
-        With asyncio, it completes even if the caller is cancelled: of most stores, only this caller knows what was
-        taken out.
+        With asyncio, it completes even if the caller is cancelled: no other limiter does it before these claims expire.
         """
         now_us, store = self._engine.clock.now_us(), self.store
         due.looking(now_us)
         try:
             for _ in range(MAX_ROUNDS):
-                claims, next_us = await self._settling.claim_expired()
+                claims, next_us = await store.claim_expired()
                 if claims:
                     await self._apply(store, claims)
                 if next_us != 0:

@@ -284,6 +284,6 @@ def nothing_to_settle(cost: Cost) -> Settlement:
 def no_reservations(store: object) -> InvalidCheck:
     """Return the error for a store that cannot keep reservations."""
     return InvalidCheck(
-        f"{type(store).__name__} keeps no reservations: it lacks save_reservation, renew, take_reservation, expire or "
-        "adjust (see headgate.stores.protocol.ReservingStore)"
+        f"{type(store).__name__} keeps no reservations: it lacks save_reservation, renew, claim_reservation, "
+        "claim_expired, settle or adjust (see headgate.stores.protocol.ReservingStore)"
     )

@@ -43,8 +43,7 @@ from headgate.limiter.reservation_records import (
     settling,
     with_receipt,
 )
-from headgate.limiter.taking import TakingStore
-from headgate.stores.protocol import AtomicReservingStore, ReservingStore, SettlingStore
+from headgate.stores.protocol import AtomicReservingStore, ReservingStore
 
 if TYPE_CHECKING:
     from headgate.limiter.limiter import Limiter
@@ -120,7 +119,6 @@ class Reservations:
         self._sharding = store
         self._reserving = store if isinstance(store, ReservingStore) else None
         self._atomic = store if isinstance(store, AtomicReservingStore) else None
-        self._settling: SettlingStore | TakingStore = store if isinstance(store, SettlingStore) else TakingStore(store)
         self._engine = engine
         self._unanswered: dict[str, int] = {}  # reservations that may have been made, and when to refund them
 
@@ -208,7 +206,9 @@ class Reservations:
                 store.renew(name, record.encode(), lives_us)
                 due.expires(self._engine.clock.now_us(), lives_us)
             elif decision.reason in ("over_limit", "penalty"):
-                store.take_reservation(name)
+                claim = store.claim_reservation(name, 0)
+                if claim is not None:
+                    store.settle([ClaimedAdjustments(claim, Adjustments())])
         except StoreError as error:
             log_unrenewed(error, name)
 
@@ -231,16 +231,16 @@ class Reservations:
 
     def _claim(self, store: ReservingStore, reservation_id: str, cost: Cost) -> Claim | None:
         """Claim a reservation, to settle it at `cost`. One that is expiring expires first."""
-        claim = self._settling.claim_reservation(reservation_id, cost)
+        claim = store.claim_reservation(reservation_id, cost)
         if claim is not None and claim.status is Status.EXPIRING:
             self._apply(store, [claim])
-            claim = self._settling.claim_reservation(reservation_id, cost)
+            claim = store.claim_reservation(reservation_id, cost)
         return claim
 
     def _apply(self, store: ReservingStore, claims: Sequence[Claim]) -> list[Settlement]:
         """Settle what was claimed."""
         found: list[Settling] = run(settling(claims), store.check)
-        refunded = self._settling.settle(
+        refunded = store.settle(
             [ClaimedAdjustments(claim, one.adjustments) for claim, one in zip(claims, found, strict=True)]
         )
         return [one.conclude(back) for one, back in zip(found, refunded, strict=True)]
@@ -293,7 +293,7 @@ class Reservations:
         due.looking(now_us)
         try:
             for _ in range(MAX_ROUNDS):
-                claims, next_us = self._settling.claim_expired()
+                claims, next_us = store.claim_expired()
                 if claims:
                     self._apply(store, claims)
                 if next_us != 0:

@@ -9,7 +9,7 @@ from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.cost import Cost
 from headgate.core.plan import Plan
 from headgate.core.reading import WarningStates
-from headgate.core.reservation import Claim, ClaimedAdjustments, Expired, ExpiredClaims, Record, ReservationAnswer
+from headgate.core.reservation import Claim, ClaimedAdjustments, ExpiredClaims, Record, ReservationAnswer
 from headgate.core.share import Standing
 from headgate.errors import StoreError
 from headgate.stores.program import Program
@@ -74,14 +74,25 @@ class ReservingStore(Store, Protocol):
         """
         ...
 
-    def take_reservation(self, reservation_id: str) -> Claim | None:
-        """Take out a reservation in one atomic step: one caller gets it, and all others get None."""
+    def claim_reservation(self, reservation_id: str, cost: Cost) -> Claim | None:
+        """Claim a reservation, to settle it at `cost`. One caller gets it, and all others get None.
+
+        If `settle` does not follow within `PENDING_US`, `claim_expired` hands the claim out. Of a reservation that
+        `claim_expired` has handed out, everybody gets that claim, with status `EXPIRING`: settle it, and claim again.
+        """
         ...
 
-    def expire(self) -> Expired:
-        """Take out expired reservations, about a hundred at a time, for the caller to refund.
+    def claim_expired(self) -> ExpiredClaims:
+        """Claim expired reservations, at cost 0, and claims that were not settled in time: about a hundred at a time.
 
-        Only one caller gets each of them. For an hour, `take_reservation` still finds it, with status `LATE`.
+        For an hour after an expired one is settled at cost 0, `claim_reservation` still finds it, with status `LATE`.
+        """
+        ...
+
+    def settle(self, settled: Sequence[ClaimedAdjustments]) -> Sequence[Sequence[int]]:
+        """Apply the changes of claims, as `adjust` does, and take the reservations out. A repetition has no effect.
+
+        Returns for each claim how much of each refund was given back.
         """
         ...
 
@@ -112,36 +123,6 @@ class AtomicReservingStore(ReservingStore, Protocol):
 
         If the limits are on several servers, the step that charges the first of them stores the pending record, which
         expires soon. The answer says so, and the caller renews the record.
-        """
-        ...
-
-
-@runtime_checkable
-class SettlingStore(AtomicReservingStore, Protocol):
-    """A store that completes a settlement even if its caller is cut off.
-
-    A store that takes reservations out and adjusts limits in two steps may lose one of them in between.
-    """
-
-    def claim_reservation(self, reservation_id: str, cost: Cost) -> Claim | None:
-        """Claim a reservation, to settle it at `cost`. One caller gets it, and all others get None.
-
-        If `settle` does not follow within `PENDING_US`, `claim_expired` hands the claim out. Of a reservation that
-        `claim_expired` has handed out, everybody gets that claim, with status `EXPIRING`: settle it, and claim again.
-        """
-        ...
-
-    def claim_expired(self) -> ExpiredClaims:
-        """Claim expired reservations, at cost 0, and claims that were not settled in time: about a hundred at a time.
-
-        For an hour after an expired one is settled at cost 0, `claim_reservation` still finds it, with status `LATE`.
-        """
-        ...
-
-    def settle(self, settled: Sequence[ClaimedAdjustments]) -> Sequence[Sequence[int]]:
-        """Apply the changes of claims, as `adjust` does, and take the reservations out. A repetition has no effect.
-
-        Returns for each claim how much of each refund was given back.
         """
         ...
 
@@ -282,9 +263,11 @@ class AsyncReservingStore(AsyncStore, Protocol):
 
     async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool: ...
 
-    async def take_reservation(self, reservation_id: str) -> Claim | None: ...
+    async def claim_reservation(self, reservation_id: str, cost: Cost) -> Claim | None: ...
 
-    async def expire(self) -> Expired: ...
+    async def claim_expired(self) -> ExpiredClaims: ...
+
+    async def settle(self, settled: Sequence[ClaimedAdjustments]) -> Sequence[Sequence[int]]: ...
 
     async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Sequence[int] | None: ...
 
@@ -296,17 +279,6 @@ class AsyncAtomicReservingStore(AsyncReservingStore, Protocol):
     def new_reservation_id(self, charge: Group) -> str | None: ...
 
     async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> ReservationAnswer: ...
-
-
-@runtime_checkable
-class AsyncSettlingStore(AsyncAtomicReservingStore, Protocol):
-    """The async version of `SettlingStore`."""
-
-    async def claim_reservation(self, reservation_id: str, cost: Cost) -> Claim | None: ...
-
-    async def claim_expired(self) -> ExpiredClaims: ...
-
-    async def settle(self, settled: Sequence[ClaimedAdjustments]) -> Sequence[Sequence[int]]: ...
 
 
 @runtime_checkable

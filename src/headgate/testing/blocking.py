@@ -12,7 +12,7 @@ from headgate.stores.protocol import AsyncStore, Store
 
 _METHODS: Final = (
     *("check", "refund", "reset", "release_slots", "renew_slots"),
-    *("save_reservation", "renew", "take_reservation", "expire", "adjust"),
+    *("save_reservation", "renew", "claim_reservation", "claim_expired", "settle", "adjust"),
 )
 
 

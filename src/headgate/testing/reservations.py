@@ -9,13 +9,15 @@ class TestReservationsOfMyStore(ReservingContract):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from uuid import uuid4
 
-from headgate.core.check import Outcome
+from headgate.core.check import Charge, Check, Outcome
+from headgate.core.cost import Cost
 from headgate.core.quota import BUCKETS
-from headgate.core.reservation import LATE_US, Claim, Status
+from headgate.core.reservation import LATE_US, PENDING_US, Adjustments, Claim, ClaimedAdjustments, Status
 from headgate.stores.protocol import AsyncReservingStore, ReservingStore
 from headgate.testing.blocking import blocking
 from headgate.testing.contract import HOSTILE, LIMIT, SECOND, THREADS, WINDOW, Contract, same
@@ -28,7 +30,7 @@ class ReservingContract(Contract):
     def store(self) -> ReservingStore:
         made = self.make_store(self.clock)
         assert isinstance(made, ReservingStore | AsyncReservingStore), (
-            "it lacks save_reservation, renew, take_reservation, expire or adjust"
+            "it lacks save_reservation, renew, claim_reservation, claim_expired, settle or adjust"
         )
         store = blocking(made)
         assert isinstance(store, ReservingStore)
@@ -38,17 +40,17 @@ class ReservingContract(Contract):
 
     def test_a_reservation_is_claimed_once(self) -> None:
         name = self._name()
-        same(self.store.take_reservation(name), None, "a claim of what was never held")
+        same(self._claim(name), None, "a claim of what was never held")
         self.store.save_reservation(name, "what was charged", SECOND)
-        same(self.store.take_reservation(name), Claim("what was charged", Status.OPEN), "the first claim")
-        same(self.store.take_reservation(name), None, "the second claim")
+        same(self._claim(name, 3), Claim("what was charged", Status.OPEN, name, 3), "the first claim")
+        same(self._claim(name, 2), None, "the second claim")
 
     def test_of_many_who_claim_one_gets_it(self) -> None:
         for _ in range(20):
             name = self._name()
             self.store.save_reservation(name, "record", SECOND)
             with ThreadPoolExecutor(THREADS) as threads:
-                claims = list(threads.map(self.store.take_reservation, [name] * THREADS))
+                claims = list(threads.map(self._claim, [name] * THREADS))
             same(sum(claim is not None for claim in claims), 1, f"claims that succeeded, of {THREADS} threads")
 
     def test_a_record_is_given_back_as_it_was(self) -> None:
@@ -56,38 +58,42 @@ class ReservingContract(Contract):
             record = text.encode("utf-8", "replace").decode()
             name = self._name()
             self.store.save_reservation(name, record, SECOND)
-            same(self.store.take_reservation(name), Claim(record, Status.OPEN), f"the record of {record[:40]!r}")
+            same(self._claim(name), Claim(record, Status.OPEN, name, 0), f"the record of {record[:40]!r}")
 
     def test_a_reservation_expires_at_its_time_and_not_before(self) -> None:
         self._empty()
         name = self._name()
         self.store.save_reservation(name, "record", 10 * SECOND)
         self._advance(10 * SECOND - 1)
-        same(self.store.expire(), ((), 1), "what expired, 1 µs before its time")
+        same(self._expire(), ([], 1), "what expired, 1 µs before its time")
         self._advance(1)
-        same(self.store.expire(), (("record",), None), "what expired at its time")
-        same(self.store.expire(), ((), None), "what expired afterwards")
+        same(self._expire(), (["record"], None), "what expired at its time")
+        same(self._expire(), ([], None), "what expired afterwards")
 
     def test_a_reservation_that_is_open_can_be_renewed(self) -> None:
         self._empty()
         name = self._name()
         same(self.store.renew(name, "record", SECOND), False, "whether what was never held was renewed")
-        same(self.store.take_reservation(name), None, "a claim of what was never held")
+        same(self._claim(name), None, "a claim of what was never held")
         self.store.save_reservation(name, "first", SECOND)
         self._advance(SECOND)  # it has expired, but is not claimed
         same(self.store.renew(name, "second", 10 * SECOND), True, "whether what was held was renewed")
-        same(self.store.expire(), ((), 10 * SECOND), "what expired, and when the next does")
+        same(self._expire(), ([], 10 * SECOND), "what expired, and when the next does")
         self._advance(10 * SECOND)
-        same(self.store.expire(), (("second",), None), "what expired at its new time")
-        same(self.store.renew(name, "third", SECOND), False, "whether what was handed out was renewed")
-        same(self.store.take_reservation(name), Claim("second", Status.LATE), "the claim of what was handed out")
+        (claim,), _ = self.store.claim_expired()
+        same(claim.record, "second", "what expired at its new time")
+        same(self.store.renew(name, "third", SECOND), False, "whether what is being refunded was renewed")
+        self._settle(claim)
+        same(self.store.renew(name, "third", SECOND), False, "whether what was refunded was renewed")
+        same(self._claim(name), Claim("second", Status.LATE, name, 0), "the claim of what was refunded")
+        same(self.store.renew(name, "third", SECOND), False, "whether what was claimed was renewed")
 
     def test_reservations_expire_in_order(self) -> None:
         self._empty()
         for seconds in (3, 1, 2, 9):
             self.store.save_reservation(self._name(), f"after {seconds}", seconds * SECOND)
         self._advance(3 * SECOND)
-        same(self.store.expire(), (("after 1", "after 2", "after 3"), 6 * SECOND), "what expired, and when the next")
+        same(self._expire(), (["after 1", "after 2", "after 3"], 6 * SECOND), "what expired, and when the next")
 
     def test_many_that_have_expired_are_all_handed_out_once(self) -> None:
         self._empty()
@@ -97,32 +103,33 @@ class ReservingContract(Contract):
         self._advance(SECOND)
         found: list[str] = []
         for _ in range(count):
-            records, next_us = self.store.expire()
-            found += records
+            claims, next_us = self.store.claim_expired()
+            found += [claim.record for claim in claims]
             if next_us != 0:
                 break
         same(sorted(found), sorted(map(str, range(count))), "what was handed out")
 
-    def test_what_was_claimed_does_not_expire(self) -> None:
+    def test_what_was_settled_does_not_expire(self) -> None:
         self._empty()
         name = self._name()
         self.store.save_reservation(name, "record", SECOND)
-        self.store.take_reservation(name)
+        self._settle(self._claimed(name))
         self._advance(SECOND)
-        same(self.store.expire(), ((), None), "what expired")
+        same(self._expire(), ([], None), "what expired")
+        same(self._claim(name), None, "a claim of what was settled")
 
     def test_a_claim_tells_whether_it_is_in_time(self) -> None:
         self._empty()
         late, overdue = self._name(), self._name()
         self.store.save_reservation(late, "late", SECOND)
         self._advance(SECOND)
-        self.store.expire()
+        self._expire()
         self.store.save_reservation(overdue, "overdue", SECOND)
         self._advance(SECOND)
-        same(self.store.take_reservation(overdue), Claim("overdue", Status.OVERDUE), "expired, and not handed out")
-        same(self.store.expire().records, (), "what is handed out after that claim")
-        same(self.store.take_reservation(late), Claim("late", Status.LATE), "expired, and handed out")
-        same([self.store.take_reservation(name) for name in (late, overdue)], [None, None], "second claims")
+        same(self._claim(overdue), Claim("overdue", Status.OVERDUE, overdue, 0), "expired, and not handed out")
+        same(self._expire()[0], [], "what is handed out after that claim")
+        same(self._claim(late), Claim("late", Status.LATE, late, 0), "expired, and refunded")
+        same([self._claim(name) for name in (late, overdue)], [None, None], "second claims")
 
     def test_what_has_expired_can_be_claimed_for_an_hour(self) -> None:
         self._empty()
@@ -130,11 +137,78 @@ class ReservingContract(Contract):
         for name in names:
             self.store.save_reservation(name, "record", SECOND)
         self._advance(SECOND)
-        self.store.expire()
+        self._expire()
         self._advance(LATE_US - 1)
-        same(self.store.take_reservation(names[0]), Claim("record", Status.LATE), "a claim 1 µs before an hour is over")
+        same(self._claim(names[0]), Claim("record", Status.LATE, names[0], 0), "a claim 1 µs before an hour is over")
         self._advance(1)
-        same(self.store.take_reservation(names[1]), None, "a claim after an hour")
+        same(self._claim(names[1]), None, "a claim after an hour")
+
+    # Settling
+
+    def test_a_claim_that_is_not_settled_in_time_is_handed_out_again(self) -> None:
+        self._empty()
+        names = {status: self._name() for status in Status}
+        for name in (names[Status.LATE], names[Status.EXPIRING]):
+            self.store.save_reservation(name, "record", SECOND)
+            self._advance(SECOND)
+            if name == names[Status.LATE]:
+                self._expire()
+        self.store.claim_expired()
+        self.store.save_reservation(names[Status.OVERDUE], "record", SECOND)
+        self._advance(SECOND)
+        self.store.save_reservation(names[Status.OPEN], "record", SECOND)
+        cost: Cost = {"tokens": 3, "images": 1}
+        for status in (Status.OPEN, Status.OVERDUE, Status.LATE):
+            same(self._claim(names[status], cost), Claim("record", status, names[status], cost), "the claim")
+        self._advance(PENDING_US - 1)
+        same(len(self.store.claim_expired().claims), 1, "claims that expire before the others")
+        same(self._expire(), ([], 1), "what is handed out 1 µs before their time, and when the next is")
+        for _ in range(2):
+            self._advance(1)
+            found = {claim.status: _without_text(claim) for claim in self.store.claim_expired().claims}
+            for status in (Status.OPEN, Status.OVERDUE, Status.LATE):
+                same(found.pop(status), Claim("record", status, names[status], cost), "a claim handed out at its time")
+                same(self._claim(names[status], 5), None, "another claim of it")
+            self._advance(PENDING_US - 1)
+
+    def test_what_is_expiring_is_given_to_everybody_and_settled_once(self) -> None:
+        self._empty()
+        name, check = self._name(), self._check("fixed_window")
+        charge = self._charge(check._replace(cost=LIMIT))
+        self.store.save_reservation(name, "record", SECOND)
+        self._advance(SECOND)
+        (claim,), _ = self.store.claim_expired()
+        expiring = Claim("record", Status.EXPIRING, name, 0)
+        same(_without_text(claim), expiring, "what was handed out")
+        other = self._claimed(name, 3)
+        same(_without_text(other), expiring, "a claim meanwhile")
+        one = charge._replace(check=check._replace(cost=1))
+        same(self._settle(other, [one]), [1], "what the first settlement gave back")
+        same(self._settle(claim, [one]), [0], "what the second settlement gave back")
+        same(self._look(check).remaining, 1, "remaining")
+        late = self._claimed(name, 3)
+        same(_without_text(late), Claim("record", Status.LATE, name, 3), "a claim afterwards")
+        same(self._settle(claim, [one]), [0], "what a settlement by the earlier claim gave back")
+        same(self._settle(late, (), [check._replace(cost=1)]), [], "what a surcharge gave back")
+        same(self._look(check).remaining, 0, "remaining after the surcharge")
+
+    def test_a_settlement_changes_limits_once(self, algorithm: str) -> None:
+        kept, name, other = self._name(), self._name(), self._name()
+        check, more = self._check(algorithm), self._check(algorithm, subject="surcharged")
+        charges = [self._charge(check._replace(cost=cost)) for cost in (2, 1)]
+        for one in (kept, name, other):
+            self.store.save_reservation(one, "record", SECOND)
+        settled = [
+            ClaimedAdjustments(self._claimed(name), Adjustments((charges[0],), (more._replace(cost=2),))),
+            ClaimedAdjustments(self._claimed(other), Adjustments((charges[1],))),
+        ]
+        same([list(units) for units in self.store.settle(settled[:1])], [[2]], "what the first gave back")
+        same([list(units) for units in self.store.settle(settled)], [[0], [1]], "what both gave back")
+        same([list(units) for units in self.store.settle(settled)], [[0], [0]], "what a repetition gave back")
+        same(self.store.settle([]), [], "what nothing gave back")
+        same(self._look(check).remaining, LIMIT, "remaining of the limit that was refunded")
+        same(self._look(more).remaining, LIMIT - 2, "remaining of the limit that was charged")
+        same(self._claim(kept), Claim("record", Status.OPEN, kept, 0), "a claim of another reservation")
 
     # Adjusting
 
@@ -191,6 +265,32 @@ class ReservingContract(Contract):
     def _empty(self) -> None:
         """Remove the reservations of other tests: a store may outlive them."""
         self._advance(8 * 86_400 * SECOND)
-        while self.store.expire().next_us is not None:
+        while self._expire()[1] is not None:
             pass
         self._advance(LATE_US)
+
+    def _claim(self, name: str, cost: Cost = 0) -> Claim | None:
+        """Return a claim without its text, which is the store's own."""
+        claim = self.store.claim_reservation(name, cost)
+        return None if claim is None else _without_text(claim)
+
+    def _claimed(self, name: str, cost: Cost = 0) -> Claim:
+        claim = self.store.claim_reservation(name, cost)
+        assert claim is not None, f"a claim of {name} got None"
+        return claim
+
+    def _settle(self, claim: Claim, refunds: Sequence[Charge] = (), surcharges: Sequence[Check] = ()) -> list[int]:
+        (given,) = self.store.settle([ClaimedAdjustments(claim, Adjustments(tuple(refunds), tuple(surcharges)))])
+        return list(given)
+
+    def _expire(self) -> tuple[list[str], int | None]:
+        """Settle what has expired, without a change to limits. Return the records, and when the next expires."""
+        claims, _ = self.store.claim_expired()
+        self.store.settle([ClaimedAdjustments(claim, Adjustments()) for claim in claims])
+        nothing, next_us = self.store.claim_expired() if claims else ((), _)
+        same(len(nothing), 0, "claims that were handed out twice")
+        return [claim.record for claim in claims], next_us
+
+
+def _without_text(claim: Claim) -> Claim:
+    return claim._replace(text="")

@@ -14,9 +14,10 @@ import pytest
 
 from headgate import AsyncLimiter, InvalidCheck, Limiter, Rule, Settlement, StoreUnavailable
 from headgate.core.check import Answer, Charge, Check, Client, Group
+from headgate.core.cost import Cost
 from headgate.core.plan import Plan
 from headgate.core.reading import WarningStates
-from headgate.core.reservation import LATE_US, Claim, Record, ReservationAnswer
+from headgate.core.reservation import LATE_US, Claim, ClaimedAdjustments, Record, ReservationAnswer
 from headgate.errors import StoreTimeout
 from headgate.rules.penalties import Penalties
 from headgate.rules.snapshot import Snapshot
@@ -324,8 +325,8 @@ def test_a_task_that_is_cancelled_gives_back_the_estimate(clock: FakeClock) -> N
 
 def test_a_settlement_goes_on_when_its_caller_is_cancelled(clock: FakeClock) -> None:
     class Slow(AsyncMemoryStore):
-        async def take_reservation(self, reservation_id: str) -> Claim | None:
-            found = await super().take_reservation(reservation_id)
+        async def claim_reservation(self, reservation_id: str, cost: Cost) -> Claim | None:
+            found = await super().claim_reservation(reservation_id, cost)
             claimed.set()
             await going_on.wait()
             return found
@@ -379,17 +380,19 @@ class Faulty(MemoryStore):
             raise StoreTimeout("it was renewed, but nobody knows")
         return renewed
 
-    def take_reservation(self, reservation_id: str) -> Claim | None:
+    def claim_reservation(self, reservation_id: str, cost: Cost) -> Claim | None:
         self._fail("claim")
-        return super().take_reservation(reservation_id)
+        return super().claim_reservation(reservation_id, cost)
 
-    def expire(self) -> Any:
+    def claim_expired(self) -> Any:
         self._fail("expire")
-        return super().expire()
+        return super().claim_expired()
 
-    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
-        self._fail("adjust")
-        return super().adjust(refunds, surcharges)
+    def settle(self, settled: Sequence[ClaimedAdjustments]) -> list[list[int]]:
+        self._fail("settle")
+        given = super().settle(settled)
+        self._fail("settle later")
+        return given
 
 
 @pytest.fixture
@@ -411,7 +414,7 @@ def test_a_store_that_is_away_leaves_it_to_the_failure_mode(do: Either, faulty: 
     assert not do(closed.reserve("alice"))
 
 
-@pytest.mark.parametrize("method", ["claim", "adjust"])
+@pytest.mark.parametrize("method", ["claim", "settle"])
 def test_a_settlement_never_raises_what_the_store_does(
     do: Either, faulty: Faulty, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
@@ -423,6 +426,46 @@ def test_a_settlement_never_raises_what_the_store_does(
     assert settlement.reason == "store_error"
     assert f"no {method} today" in caplog.text
     assert do(limiter.peek("alice")).remaining == 5  # the estimate stands
+
+
+@pytest.mark.parametrize("method", ["settle", "settle later"])
+@pytest.mark.parametrize("cost", [2, 8])
+def test_a_settlement_that_was_cut_off_is_completed_by_any_limiter(
+    do: Either, faulty: Faulty, clock: FakeClock, method: str, cost: int
+) -> None:
+    """Once, ten seconds after its claim; and until then, nobody else can settle it."""
+    limiter, other = do.open("10/hour", store=faulty), do.open("10/hour", store=faulty)
+    reservation = do(limiter.reserve("alice", cost=5, ttl=60))
+    faulty.failing = frozenset({method})
+    assert do(reservation.settle(cost)).reason == "store_error"
+    faulty.failing = frozenset()
+    assert do(other.settle(reservation.id, 1)).reason == "gone"
+    assert do(other.peek("alice")).remaining == (5 if method == "settle" else 10 - cost)
+    clock.advance(10)
+    do(other.reserve("bob", cost=0))
+    assert do(other.peek("alice")).remaining == 10 - cost
+    assert do(other.settle(reservation.id, 1)).reason == "gone"
+    clock.advance(60)
+    do(other.reserve("bob", cost=0))
+    assert do(other.peek("alice")).remaining == 10 - cost
+
+
+def test_an_expired_one_whose_refund_was_cut_off_is_refunded_by_who_settles_it(
+    do: Either, faulty: Faulty, clock: FakeClock
+) -> None:
+    limiter, other = do.open("10/hour", store=faulty), do.open("10/hour", store=faulty)
+    reservation = do(limiter.reserve("alice", cost=5, ttl=60))
+    clock.advance(60)
+    faulty.failing = frozenset({"settle"})
+    do(limiter.reserve("bob", cost=0))
+    assert do(limiter.peek("alice")).remaining == 5
+    faulty.failing = frozenset()
+    settlement = do(other.settle(reservation.id, 3))
+    assert (settlement.reason, settlement.refunded) == ("late", 0)
+    assert do(other.peek("alice")).remaining == 7
+    clock.advance(10)
+    do(limiter.reserve("bob", cost=0))
+    assert do(limiter.peek("alice")).remaining == 7
 
 
 def test_a_block_whose_settlement_failed_tries_that_again_and_not_the_estimate(faulty: Faulty) -> None:
@@ -530,7 +573,7 @@ def test_one_whose_answer_was_lost_is_given_back_long_before_its_ttl(do: Either,
     assert do(limiter.peek("alice")).remaining == 5
     clock.advance(10)
     assert do(limiter.peek("alice")).remaining == 10
-    assert store.expire() == ((), None)
+    assert store.claim_expired() == ([], None)
 
 
 def test_a_store_without_room_for_a_record_charges_nothing(do: Either, clock: FakeClock) -> None:
@@ -541,11 +584,13 @@ def test_a_store_without_room_for_a_record_charges_nothing(do: Either, clock: Fa
     assert do(limiter.peek("alice")).remaining == 7
 
 
-def test_a_refused_one_leaves_no_record(do: Either, clock: FakeClock) -> None:
-    store = MemoryStore(clock=clock)
+@pytest.mark.parametrize("kind", [MemoryStore, Faulty])
+def test_a_refused_one_leaves_no_record(do: Either, clock: FakeClock, kind: type[MemoryStore]) -> None:
+    """Whether it is charged and recorded in one step, or the record is written before."""
+    store = kind(clock=clock)
     limiter = do.open("10/hour", store=store)
     assert not do(limiter.reserve("alice", cost=11))
-    assert store.expire() == ((), None)
+    assert store.claim_expired() == ([], None)
 
 
 def test_the_decision_of_a_reservation_is_not_given_back_beside_it(do: Either) -> None:
@@ -637,7 +682,8 @@ def test_a_store_without_reservations_says_so_and_does_all_else(clock: FakeClock
     limiter = Limiter("10/minute", store=Plain(MemoryStore(clock=clock)))
     with pytest.raises(
         InvalidCheck,
-        match="Plain keeps no reservations: it lacks save_reservation, renew, take_reservation, expire or adjust",
+        match="Plain keeps no reservations: it lacks save_reservation, renew, claim_reservation, claim_expired, "
+        "settle or adjust",
     ):
         limiter.reserve("alice")
     with pytest.raises(InvalidCheck, match="Plain keeps no reservations"):

@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 
 from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, require_any_answer
 from headgate.core.clock import Clock
+from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
 from headgate.core.reading import WarningStates
-from headgate.core.reservation import Claim, ClaimedAdjustments, Expired, Record, ReservationAnswer
+from headgate.core.reservation import Claim, ClaimedAdjustments, ExpiredClaims, Record, ReservationAnswer
 from headgate.errors import StoreError
 from headgate.features.regions.duty_worker import AsyncDutyWorkers
 from headgate.features.regions.link import HERE, Duty, Steps, StoreCall
@@ -30,7 +31,6 @@ from headgate.stores.protocol import (
     AsyncHeartbeatStore,
     AsyncPeerStore,
     AsyncReservingStore,
-    AsyncSettlingStore,
     AsyncStore,
 )
 from headgate.stores.urls import open_async_store
@@ -46,10 +46,7 @@ class AsyncRegionalStore:
     With asyncio, it belongs to the event loop in which it is first used.
     """
 
-    # Set if this region's store has them.
-    record_heartbeat: Any
-    claim_reservation: Any
-    claim_expired: Any
+    record_heartbeat: Any  # set if this region's store has it
 
     def __init__(
         self, region: Region, store: AsyncStore, holder: Holder, clock: Clock | None, failure_mode: FailureMode
@@ -57,8 +54,6 @@ class AsyncRegionalStore:
         self._here = _peer_of(store, region.name)
         if isinstance(store, AsyncHeartbeatStore):
             self.record_heartbeat = store.record_heartbeat
-        if isinstance(store, AsyncSettlingStore):
-            self.claim_reservation, self.claim_expired = store.claim_reservation, store.claim_expired
         self._clock = clock
         self._opened: list[AsyncStore] = []
         self._stores: dict[str, AsyncPeerStore] = {HERE: self._here, region.name: self._here}
@@ -158,11 +153,11 @@ class AsyncRegionalStore:
     async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
         return await self._reserving_store().renew(reservation_id, record, ttl_us)
 
-    async def take_reservation(self, reservation_id: str) -> Claim | None:
-        return await self._reserving_store().take_reservation(reservation_id)
+    async def claim_reservation(self, reservation_id: str, cost: Cost) -> Claim | None:
+        return await self._reserving_store().claim_reservation(reservation_id, cost)
 
-    async def expire(self) -> Expired:
-        return await self._reserving_store().expire()
+    async def claim_expired(self) -> ExpiredClaims:
+        return await self._reserving_store().claim_expired()
 
     async def settle(self, settled: Sequence[ClaimedAdjustments]) -> Sequence[Sequence[int]]:
         return await self._run(self._router.settle(settled))

@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 
 from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, require_any_answer
 from headgate.core.clock import Clock
+from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
 from headgate.core.reading import WarningStates
-from headgate.core.reservation import Claim, ClaimedAdjustments, Expired, Record, ReservationAnswer
+from headgate.core.reservation import Claim, ClaimedAdjustments, ExpiredClaims, Record, ReservationAnswer
 from headgate.errors import StoreError
 from headgate.features.regions.duty_worker import DutyWorkers
 from headgate.features.regions.link import HERE, Duty, Steps, StoreCall
@@ -29,7 +30,6 @@ from headgate.stores.protocol import (
     HeartbeatStore,
     PeerStore,
     ReservingStore,
-    SettlingStore,
     Store,
 )
 from headgate.stores.urls import open_store
@@ -43,10 +43,7 @@ class RegionalStore:
     With a `clock`, which a test advances, nothing runs in the background: work that is due is done before a check.
     """
 
-    # Set if this region's store has them.
-    record_heartbeat: Any
-    claim_reservation: Any
-    claim_expired: Any
+    record_heartbeat: Any  # set if this region's store has it
 
     def __init__(
         self, region: Region, store: Store, holder: Holder, clock: Clock | None, failure_mode: FailureMode
@@ -54,8 +51,6 @@ class RegionalStore:
         self._here = _peer_of(store, region.name)
         if isinstance(store, HeartbeatStore):
             self.record_heartbeat = store.record_heartbeat
-        if isinstance(store, SettlingStore):
-            self.claim_reservation, self.claim_expired = store.claim_reservation, store.claim_expired
         self._clock = clock
         self._opened: list[Store] = []
         self._stores: dict[str, PeerStore] = {HERE: self._here, region.name: self._here}
@@ -155,11 +150,11 @@ class RegionalStore:
     def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
         return self._reserving_store().renew(reservation_id, record, ttl_us)
 
-    def take_reservation(self, reservation_id: str) -> Claim | None:
-        return self._reserving_store().take_reservation(reservation_id)
+    def claim_reservation(self, reservation_id: str, cost: Cost) -> Claim | None:
+        return self._reserving_store().claim_reservation(reservation_id, cost)
 
-    def expire(self) -> Expired:
-        return self._reserving_store().expire()
+    def claim_expired(self) -> ExpiredClaims:
+        return self._reserving_store().claim_expired()
 
     def settle(self, settled: Sequence[ClaimedAdjustments]) -> Sequence[Sequence[int]]:
         return self._run(self._router.settle(settled))

@@ -21,7 +21,6 @@ from headgate.stores.protocol import (
     AsyncCompilingStore,
     AsyncHeartbeatStore,
     AsyncReservingStore,
-    AsyncSettlingStore,
     AsyncStore,
 )
 
@@ -38,12 +37,10 @@ class AsyncShardedStore:
     new_reservation_id: Any
     reserve: Any
     renew: Any
-    take_reservation: Any
-    expire: Any
-    adjust: Any
     claim_reservation: Any
     claim_expired: Any
     settle: Any
+    adjust: Any
     record_heartbeat: Any
 
     def __init__(self, store: AsyncStore, home: Home | None = None) -> None:
@@ -51,19 +48,13 @@ class AsyncShardedStore:
         self.home = home = home or Home()
         self.compile = partial(_compile_async, store, home)
         if isinstance(store, AsyncReservingStore):
-            self.save_reservation, self.renew, self.take_reservation, self.expire = (
-                store.save_reservation,
-                store.renew,
-                store.take_reservation,
-                store.expire,
-            )
+            self.save_reservation, self.renew = store.save_reservation, store.renew
+            self.claim_reservation, self.claim_expired = store.claim_reservation, store.claim_expired
+            self.settle = partial(_settle_async, store, home)
             self.adjust = partial(_adjust_async, store, home)
         if isinstance(store, AsyncAtomicReservingStore):
             self.new_reservation_id = partial(_new_reservation_id_async, store, home)
             self.reserve = store.reserve
-        if isinstance(store, AsyncSettlingStore):
-            self.claim_reservation, self.claim_expired = store.claim_reservation, store.claim_expired
-            self.settle = partial(_settle_async, store, home)
         if isinstance(store, AsyncHeartbeatStore):
             self.record_heartbeat = store.record_heartbeat
 
@@ -101,8 +92,10 @@ async def _adjust_async(
 
 
 async def _settle_async(
-    store: AsyncSettlingStore, home: Home, settled: Sequence[ClaimedAdjustments]
+    store: AsyncReservingStore, home: Home, settled: Sequence[ClaimedAdjustments]
 ) -> Sequence[Sequence[int]]:
+    if not home.shards:
+        return await store.settle(settled)
     laid_out = []
     for claim, (refunds, more) in settled:
         surcharges = await run_async(lay_out_surcharges(more, home.shards), store.check)

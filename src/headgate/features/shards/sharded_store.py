@@ -22,7 +22,6 @@ from headgate.stores.protocol import (
     CompilingStore,
     HeartbeatStore,
     ReservingStore,
-    SettlingStore,
     Store,
 )
 
@@ -39,12 +38,10 @@ class ShardedStore:
     new_reservation_id: Any
     reserve: Any
     renew: Any
-    take_reservation: Any
-    expire: Any
-    adjust: Any
     claim_reservation: Any
     claim_expired: Any
     settle: Any
+    adjust: Any
     record_heartbeat: Any
 
     def __init__(self, store: Store, home: Home | None = None) -> None:
@@ -52,19 +49,13 @@ class ShardedStore:
         self.home = home = home or Home()
         self.compile = partial(_compile, store, home)
         if isinstance(store, ReservingStore):
-            self.save_reservation, self.renew, self.take_reservation, self.expire = (
-                store.save_reservation,
-                store.renew,
-                store.take_reservation,
-                store.expire,
-            )
+            self.save_reservation, self.renew = store.save_reservation, store.renew
+            self.claim_reservation, self.claim_expired = store.claim_reservation, store.claim_expired
+            self.settle = partial(_settle, store, home)
             self.adjust = partial(_adjust, store, home)
         if isinstance(store, AtomicReservingStore):
             self.new_reservation_id = partial(_new_reservation_id, store, home)
             self.reserve = store.reserve
-        if isinstance(store, SettlingStore):
-            self.claim_reservation, self.claim_expired = store.claim_reservation, store.claim_expired
-            self.settle = partial(_settle, store, home)
         if isinstance(store, HeartbeatStore):
             self.record_heartbeat = store.record_heartbeat
 
@@ -101,7 +92,9 @@ def _adjust(
     return store.adjust(refunds, run(lay_out_surcharges(more, home.shards), store.check))
 
 
-def _settle(store: SettlingStore, home: Home, settled: Sequence[ClaimedAdjustments]) -> Sequence[Sequence[int]]:
+def _settle(store: ReservingStore, home: Home, settled: Sequence[ClaimedAdjustments]) -> Sequence[Sequence[int]]:
+    if not home.shards:
+        return store.settle(settled)
     laid_out = []
     for claim, (refunds, more) in settled:
         surcharges = run(lay_out_surcharges(more, home.shards), store.check)

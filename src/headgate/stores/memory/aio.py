@@ -11,7 +11,8 @@ from headgate.core.check import (
     Client,
     Group,
 )
-from headgate.core.reservation import Claim, Expired, Record, ReservationAnswer
+from headgate.core.cost import Cost
+from headgate.core.reservation import Claim, ClaimedAdjustments, ExpiredClaims, Record, ReservationAnswer
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.protocol import Counted, LedgerPage, Swap
 
@@ -40,11 +41,14 @@ class AsyncMemoryStore:
     async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
         return self.store.renew(reservation_id, record, ttl_us)
 
-    async def take_reservation(self, reservation_id: str) -> Claim | None:
-        return self.store.take_reservation(reservation_id)
+    async def claim_reservation(self, reservation_id: str, cost: Cost) -> Claim | None:
+        return self.store.claim_reservation(reservation_id, cost)
 
-    async def expire(self) -> Expired:
-        return self.store.expire()
+    async def claim_expired(self) -> ExpiredClaims:
+        return self.store.claim_expired()
+
+    async def settle(self, settled: Sequence[ClaimedAdjustments]) -> list[list[int]]:
+        return self.store.settle(settled)
 
     async def release_slots(self, held: Sequence[Check]) -> list[bool]:
         return self.store.release_slots(held)

@@ -11,10 +11,11 @@ from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from headgate.core.check import IDEMPOTENCY_US, Block, Charge, Idempotency, Outcome
+from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.core.quota import BUCKETS, MAX_INT, Quota
 from headgate.core.reading import Reading
-from headgate.core.reservation import LATE_US, Claim, Expired, Status
+from headgate.core.reservation import LATE_US, PENDING_US, Claim, ExpiredClaims, Status
 from headgate.errors import IdempotencyConflict, StoreFull
 from headgate.stores.protocol import LedgerPage, Swap
 
@@ -23,13 +24,14 @@ MAX_REFUNDS: Final = 128  # remembered per key, at most
 
 
 class ReservationTable:
-    """Reservations by id, until they are claimed or too old. At most `size` of them. Twin of redis/reservations.lua."""
+    """Reservations by id, until they are settled or too old. At most `size` of them. Twin of redis/reservations.lua."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._records: dict[str, str] = {}
         self._open: dict[str, int] = {}  # by id, the time of expiry
         self._order: list[tuple[int, str]] = []  # a heap of the same; may still contain claimed reservations
+        self._claims: OrderedDict[str, tuple[Claim, int]] = OrderedDict()  # by id, and the time of the claim's expiry
         self._late: OrderedDict[str, int] = OrderedDict()  # by id, the time of deletion
 
     def __len__(self) -> int:
@@ -39,54 +41,90 @@ class ReservationTable:
         self._forget(now)
         if len(self._records) >= self._size:
             raise StoreFull(f"the memory store is full: it holds {self._size} reservations; raise max_keys")
-        self._put(name, record, now, ttl)
+        self._put(name, record, now + ttl)
 
     def renew(self, name: str, record: str, now: int, ttl: int) -> bool:
         is_open = name in self._open
         if is_open:
-            self._put(name, record, now, ttl)
+            self._put(name, record, now + ttl)
         return is_open
 
-    def _put(self, name: str, record: str, now: int, ttl: int) -> None:
-        self._records[name] = record
-        self._open[name] = now + ttl
-        if len(self._order) > 2 * len(self._open) + 64:
-            self._order = [(due, other) for other, due in self._open.items()]
-            heapify(self._order)
-        else:
-            heappush(self._order, (now + ttl, name))
+    def drop(self, name: str) -> None:
+        """Remove an open reservation."""
+        if self._open.pop(name, None) is not None:
+            del self._records[name]
 
-    def take_reservation(self, name: str, now: int) -> Claim | None:
+    def claim_reservation(self, name: str, cost: Cost, now: int) -> Claim | None:
         self._forget(now)
-        record = self._records.pop(name, None)
+        record = self._records.get(name)
         if record is None:
             return None
+        if name in self._claims:
+            claim, _ = self._claims[name]
+            return claim if claim.status is Status.EXPIRING else None
         due = self._open.pop(name, None)
         if due is None:
             del self._late[name]
-            return Claim(record, Status.LATE)
-        return Claim(record, Status.OPEN if now < due else Status.OVERDUE)
+            status = Status.LATE
+        else:
+            status = Status.OPEN if now < due else Status.OVERDUE
+        return self._keep(Claim(record, status, name, cost), now)
 
-    def expire(self, now: int) -> Expired:
+    def claim_expired(self, now: int) -> ExpiredClaims:
         self._forget(now)
-        records: list[str] = []
-        order, known = self._order, self._open
-        while order:
-            due, name = order[0]
-            if known.get(name) == due:
-                if due > now or len(records) == EXPIRED_AT_ONCE:
-                    return Expired(tuple(records), max(0, due - now))
-                del known[name]
-                self._late[name] = now + LATE_US
-                records.append(self._records[name])
-            heappop(order)
-        return Expired(tuple(records), None)
+        claims: list[Claim] = []
+        while (first := self._next()) is not None and first[0] <= now and len(claims) < EXPIRED_AT_ONCE:
+            name = first[1]
+            if self._open.pop(name, None) is None:
+                claim, _ = self._claims.pop(name)
+            else:
+                claim = Claim(self._records[name], Status.EXPIRING, name, 0)
+            claims.append(self._keep(claim, now))
+        return ExpiredClaims(claims, None if first is None else max(0, first[0] - now))
+
+    def settle(self, claim: Claim, now: int) -> bool:
+        """Take out a reservation. Return False, and do nothing, if the claim does not stand."""
+        name = claim.reservation_id
+        if name not in self._claims or self._claims[name][0] != claim:
+            return False
+        del self._claims[name]
+        if claim.status is Status.EXPIRING:  # only a late settlement follows
+            self._late[name] = now + LATE_US
+        else:
+            del self._records[name]
+        return True
 
     def clear(self) -> None:
         self._records.clear()
         self._open.clear()
         self._order.clear()
+        self._claims.clear()
         self._late.clear()
+
+    def _put(self, name: str, record: str, due: int) -> None:
+        self._records[name] = record
+        self._open[name] = due
+        if len(self._order) > 2 * len(self._open) + 64:
+            self._order = [(time, other) for other, time in self._open.items()]
+            heapify(self._order)
+        else:
+            heappush(self._order, (due, name))
+
+    def _keep(self, claim: Claim, now: int) -> Claim:
+        """Keep a claim until it is settled, or expires."""
+        self._claims[claim.reservation_id] = (claim, now + PENDING_US)
+        return claim
+
+    def _next(self) -> tuple[int, str] | None:
+        """Return the time and the id of the reservation or claim that expires next."""
+        order = self._order
+        while order and self._open.get(order[0][1]) != order[0][0]:
+            heappop(order)
+        firsts = order[:1]
+        for name in self._claims:
+            firsts.append((self._claims[name][1], name))
+            break
+        return min(firsts, default=None)
 
     def _forget(self, now: int) -> None:
         while self._late:

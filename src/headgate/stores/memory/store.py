@@ -24,12 +24,21 @@ from headgate.core.check import (
     require_any_answer,
 )
 from headgate.core.clock import Clock
+from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.core.fork import halt_for_forks
 from headgate.core.plan import Plan
 from headgate.core.quota import BUCKETS, CONCURRENCY, Quota, unlimited
 from headgate.core.reading import Reading, WarningStates
-from headgate.core.reservation import PENDING_US, Claim, Expired, Record, ReservationAnswer, new_id
+from headgate.core.reservation import (
+    PENDING_US,
+    Claim,
+    ClaimedAdjustments,
+    ExpiredClaims,
+    Record,
+    ReservationAnswer,
+    new_id,
+)
 from headgate.errors import IdempotencyConflict, StoreFull
 from headgate.stores.memory import penalty
 from headgate.stores.memory.lock import StoreLock
@@ -204,19 +213,18 @@ class MemoryStore:
         return new_id()
 
     def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> ReservationAnswer:
-        self.save_reservation(
-            reservation_id, pending.encode(), ttl_us + PENDING_US
-        )  # first, because there may be no room for it
+        # The record is first, because there may be no room for it.
+        self.save_reservation(reservation_id, pending.encode(), ttl_us + PENDING_US)
+        is_admitted = False
         try:
             (answer,) = self.check([pending.charge])
-            record = pending.complete(answer)
-        except BaseException:
-            self.take_reservation(reservation_id)
-            raise
-        if pending.is_admitted_by(answer):
-            self.renew(reservation_id, record.encode(), ttl_us)
-        else:
-            self.take_reservation(reservation_id)
+            is_admitted = pending.is_admitted_by(answer)
+        finally:
+            if not is_admitted:
+                with self.lock:
+                    self._reservations.drop(reservation_id)
+        if is_admitted:
+            self.renew(reservation_id, pending.complete(answer).encode(), ttl_us)
         return ReservationAnswer(answer)
 
     def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
@@ -224,15 +232,23 @@ class MemoryStore:
         with self.lock:
             return self._reservations.renew(reservation_id, record, now, ttl_us)
 
-    def take_reservation(self, reservation_id: str) -> Claim | None:
+    def claim_reservation(self, reservation_id: str, cost: Cost) -> Claim | None:
         now = self._now()
         with self.lock:
-            return self._reservations.take_reservation(reservation_id, now)
+            return self._reservations.claim_reservation(reservation_id, cost, now)
 
-    def expire(self) -> Expired:
+    def claim_expired(self) -> ExpiredClaims:
         now = self._now()
         with self.lock:
-            return self._reservations.expire(now)
+            return self._reservations.claim_expired(now)
+
+    def settle(self, settled: Sequence[ClaimedAdjustments]) -> list[list[int]]:
+        now = self._now()
+        with self.lock:
+            return [
+                self._adjust(*changes, now) if self._reservations.settle(claim, now) else [0] * len(changes.refunds)
+                for claim, changes in settled
+            ]
 
     def release_slots(self, held: Sequence[Check]) -> list[bool]:
         return self._each_slot(held, concurrency.release)
@@ -257,20 +273,22 @@ class MemoryStore:
         return were_held
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
+        now = self._now()
+        with self.lock:
+            return self._adjust(refunds, surcharges, now)
+
+    def _adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check], now: int) -> list[int]:
         from headgate.algorithms.force import FORCES  # noqa: PLC0415 - only corrections of a charge need it
 
-        now, refunded = self._now(), []
-        with self.lock:
-            for charge in refunds:
-                refunded.append(self._undo(charge._replace(reset_us=self._refunds.add(charge, now)), now))
-            for check in surcharges:
-                table = self._tables.of(check.key_template, check.quota)
-                if table.quota is not check.quota:
-                    table.use(check.quota, now)
-                state = table.states.get(check.subject)
-                if state is None:
-                    self._tables.put(table, check.subject, None, check.cost, now)
-                table.states[check.subject] = FORCES[check.quota.algorithm](state, now, check.quota, check.cost)
+        refunded = [self._undo(charge._replace(reset_us=self._refunds.add(charge, now)), now) for charge in refunds]
+        for check in surcharges:
+            table = self._tables.of(check.key_template, check.quota)
+            if table.quota is not check.quota:
+                table.use(check.quota, now)
+            state = table.states.get(check.subject)
+            if state is None:
+                self._tables.put(table, check.subject, None, check.cost, now)
+            table.states[check.subject] = FORCES[check.quota.algorithm](state, now, check.quota, check.cost)
         return refunded
 
     def counts(self, checks: Sequence[Check]) -> list[Counted | None]:

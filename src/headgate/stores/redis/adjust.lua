@@ -5,7 +5,7 @@
 --
 -- KEYS, per section: those of its guard, then two per change:
 --   state    the key of the check
---   refunds  a list: time and cost of each recent refund; see Refunds in ../reservations.py
+--   refunds  a list: time and cost of each recent refund; see Refunds in ../memory/records.py
 -- ARGV
 --   now      microseconds, or empty: the server's own time
 --   per section: guard, the number of changes, and

@@ -93,14 +93,6 @@ class RedisOperations:
         """Replace the record of a reservation, and let it live for `ttl_us` from now."""
         return self._run(self._reservations.renew(reservation_id, record, ttl_us))
 
-    def take_reservation(self, reservation_id: str) -> Any:
-        """Take out a reservation: a `Claim`, or None."""
-        return self._run(self._reservations.take(reservation_id))
-
-    def expire(self) -> Any:
-        """Take out expired reservations."""
-        return self._run(self._reservations.expire())
-
     def claim_reservation(self, reservation_id: str, cost: Cost) -> Any:
         """Claim a reservation, to settle it at `cost`: a `Claim`, or None."""
         return self._run(self._reservations.claim(reservation_id, cost))

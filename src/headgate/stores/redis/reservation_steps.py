@@ -1,9 +1,9 @@
-"""How a Redis store keeps reservations, as steps: charge and record, claim, renew and expire. No I/O."""
+"""How a Redis store keeps reservations, as steps: charge and record, renew, claim and settle. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from headgate.core.check import Answer, Check, Group, Result
 from headgate.core.cost import Cost
@@ -11,7 +11,6 @@ from headgate.core.reservation import (
     PENDING_US,
     Claim,
     ClaimedAdjustments,
-    Expired,
     ExpiredClaims,
     Record,
     ReservationAnswer,
@@ -25,8 +24,6 @@ from headgate.stores.redis.slot_parts import SlotPart, is_refused, read_answer
 from headgate.stores.redis.slot_planner import SlotPlanner
 from headgate.stores.redis.steps import SlotStep, Steps, take_one, unwrap
 from headgate.stores.redis.topology import RESERVATIONS, slot_of_check
-
-T = TypeVar("T")
 
 
 class SettlementPart(NamedTuple):
@@ -113,18 +110,6 @@ class ReservationSteps:
             self._watch(name, ttl_us)
         return bool(renewed)
 
-    def take(self, name: str) -> Steps[Claim | None]:
-        slot = slot_of_id(name)
-        command = reservations.encode_take(name, self._now_us(), self._prefix, self._tag(slot))
-        claim = reservations.decode_take((yield from take_one(self._step(slot, command))))
-        self.slots.forget(name)
-        return claim
-
-    def expire(self) -> Steps[Expired]:
-        """Take out expired reservations."""
-        found, next_us = yield from self._search(reservations.encode_expire, reservations.decode_expire)
-        return Expired(tuple(found), next_us)
-
     def claim(self, name: str, cost: Cost) -> Steps[Claim | None]:
         slot = slot_of_id(name)
         command = reservations.encode_claim(name, cost, self._now_us(), self._prefix, self._tag(slot))
@@ -132,10 +117,11 @@ class ReservationSteps:
         return reservations.decode_claim(name, (yield from take_one(self._step(slot, command))))
 
     def claim_expired(self) -> Steps[ExpiredClaims]:
-        found, next_us = yield from self._search(reservations.encode_claim_expired, reservations.decode_claim_expired)
-        for claim in found:
+        """Claim expired reservations, wherever the search finds them."""
+        expired = yield from self._search()
+        for claim in expired.claims:
             self._watch(claim.reservation_id, PENDING_US)
-        return ExpiredClaims(found, next_us)
+        return expired
 
     def settle(self, settled: Sequence[ClaimedAdjustments]) -> Steps[list[Sequence[int]]]:
         """Apply the changes of claimed reservations, each once. Raises the first `StoreError` after all are done.
@@ -192,11 +178,7 @@ class ReservationSteps:
             parts.append(SettlementPart(index, slot, section, indexes, slot == home))
         return parts
 
-    def _search(
-        self,
-        encode: Callable[[int | None, str, str], script.Command],
-        decode: Callable[[Sequence[Any]], tuple[Sequence[T], int | None]],
-    ) -> Steps[tuple[list[T], int | None]]:
+    def _search(self) -> Steps[ExpiredClaims]:
         """Search for expired reservations: in the slot `{reservations}`, and on a cluster, in two kinds of slots.
 
         These are slots in which this process knows of an expired reservation, and slots that the register hands out,
@@ -205,11 +187,10 @@ class ReservationSteps:
         now_us, own_us = self._now_us(), self._own_us()
 
         def search(slot: int) -> SlotStep:
-            return self._step(slot, encode(now_us, self._prefix, self._tag(slot)))
+            return self._step(slot, reservations.encode_claim_expired(now_us, self._prefix, self._tag(slot)))
 
         if not self._slotted:
-            found, next_us = decode((yield from take_one(search(RESERVATIONS))))
-            return list(found), next_us
+            return reservations.decode_claim_expired((yield from take_one(search(RESERVATIONS))))
         slots = [RESERVATIONS, *self.slots.take_due(own_us)]
         due = SlotStep(RESERVATIONS, command=reservation_slots.encode_due(now_us, self._prefix))
         handed_out, *answers = yield [due, *map(search, slots)]
@@ -218,26 +199,20 @@ class ReservationSteps:
             if others:
                 answers += yield list(map(search, others))
                 slots += others
-        return self._gather(slots, answers, decode, own_us)
+        return self._gather(slots, answers, own_us)
 
-    def _gather(
-        self,
-        slots: Sequence[int],
-        answers: Sequence[Any],
-        decode: Callable[[Sequence[Any]], tuple[Sequence[T], int | None]],
-        own_us: int,
-    ) -> tuple[list[T], int | None]:
+    def _gather(self, slots: Sequence[int], answers: Sequence[Any], own_us: int) -> ExpiredClaims:
         """Gather what several slots handed out. The slot of `{reservations}` is the first.
 
         Any other slot that could not be searched, or in which a reservation expires soon, is searched again soon.
         Raises the fault of the first slot if the others handed out nothing.
         """
-        found: list[T] = []
+        found: list[Claim] = []
         nexts: list[int] = []
         for slot, answer in zip(slots, answers, strict=True):
             again_us: int | None = SOON_US
             if not isinstance(answer, StoreError):
-                some, again_us = decode(answer)
+                some, again_us = reservations.decode_claim_expired(answer)
                 found += some
             if slot == RESERVATIONS:
                 nexts += [] if again_us is None else [again_us]
@@ -247,7 +222,7 @@ class ReservationSteps:
             unwrap(answers[0])
         known_us = self.slots.next_us(own_us)
         nexts += [] if known_us is None else [known_us]
-        return found, min(nexts, default=None)
+        return ExpiredClaims(found, min(nexts, default=None))
 
     def _register(self, slot: int, ttl_us: int) -> Steps[None]:
         """Register a slot, unless this process has done so lately."""

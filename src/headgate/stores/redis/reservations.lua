@@ -1,4 +1,4 @@
--- Records of reservations. Twin of ../memory/reservations.py.
+-- Records of reservations. Twin of ReservationTable in ../memory/records.py.
 --
 -- KEYS
 --   open     a sorted set: ids of reservations to be settled, scored by expiry
@@ -9,14 +9,13 @@
 --   now      microseconds, or empty: the server's own time
 --   verb     hold: id, record, time to live    replies nothing
 --            renew: id, record, time to live   replies 1 if it was open and is replaced, else 0
---            take: id                          replies record and status (0 open, 1 overdue, 2 late), or nothing
---            expire                            replies the time until the next expires (-1: none), and records
 --            claim: id, cost                   replies record and claim, or nothing
---            claim_expired                     replies the time as expire does; then ids, records and claims
+--            claim_expired                     replies the time until the next expires (-1: none); then ids, records
+--                                              and claims
 --
--- take and expire take reservations out. claim and claim_expired leave that to adjust.lua, which settles them in the
--- same step. A claim that is not settled within PENDING expires: claim_expired hands it out again. The status of a
--- claim by claim_expired is 3 (expiring); claim replies it, too.
+-- adjust.lua settles what was claimed, and takes it out in the same step. A claim that is not settled within PENDING
+-- expires: claim_expired hands it out again. The status of a claim is 0 (open), 1 (overdue), 2 (late), or 3 (expiring)
+-- if claim_expired made it; claim replies such a claim, too.
 --
 -- Times are in microseconds. The keys live as long as the longest-lived reservation.
 local LATE = 3600000000
@@ -75,34 +74,6 @@ function verbs.renew(id, record, ttl)
   if not call('ZSCORE', open, id) or call('HGET', claims, id) then return { 0 } end
   verbs.hold(id, record, ttl)
   return { 1 }
-end
-
-function verbs.take(id)
-  local record = call('HGET', records, id)
-  if not record or call('HGET', claims, id) then return {} end
-  local status = status_of(id)
-  call('ZREM', open, id)
-  call('ZREM', late, id)
-  call('HDEL', records, id)
-  return { record, status }
-end
-
-function verbs.expire()
-  local reply = { -1 }
-  local ids = expired_ids()
-  for i = 1, #ids do
-    if call('HGET', claims, ids[i]) then
-      call('ZADD', open, whole(now + PENDING), ids[i]) -- for claim_expired
-    else
-      call('ZREM', open, ids[i])
-      call('ZADD', late, whole(now + LATE), ids[i])
-      local record = call('HGET', records, ids[i])
-      if record then reply[#reply + 1] = record end
-    end
-  end
-  if #ids > 0 then prolong(LATE) end
-  reply[1] = until_next()
-  return reply
 end
 
 function verbs.claim(id, cost)

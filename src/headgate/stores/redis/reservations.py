@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from headgate.algorithms import lua
 from headgate.core.check import Charge, Check, Group
 from headgate.core.cost import Cost
-from headgate.core.reservation import Claim, Expired, ExpiredClaims, Status
+from headgate.core.reservation import Claim, ExpiredClaims, Status
 from headgate.stores.redis import script
 
 NAMES: Final = ("open", "late", "records", "claims")
@@ -47,14 +47,6 @@ def encode_renew(name: str, record: str, ttl_us: int, now_us: int | None, prefix
     return _command(prefix, tag, now_us, "renew", name, record, ttl_us)
 
 
-def encode_take(name: str, now_us: int | None, prefix: str, tag: str) -> script.Command:
-    return _command(prefix, tag, now_us, "take", name)
-
-
-def decode_take(reply: Sequence[Any]) -> Claim | None:
-    return Claim(reply[0].decode(), Status(reply[1])) if reply else None
-
-
 def encode_claim(name: str, cost: Cost, now_us: int | None, prefix: str, tag: str) -> script.Command:
     text = json.dumps(cost if isinstance(cost, int) else dict(cost), separators=(",", ":"))
     return _command(prefix, tag, now_us, "claim", name, text)
@@ -76,15 +68,6 @@ def decode_claim_expired(reply: Sequence[Any]) -> ExpiredClaims:
     next_us, *parts = reply
     found = [decode_claim(parts[at].decode(), parts[at + 1 : at + 3]) for at in range(0, len(parts), 3)]
     return ExpiredClaims([claim for claim in found if claim is not None], None if next_us < 0 else next_us)
-
-
-def encode_expire(now_us: int | None, prefix: str, tag: str) -> script.Command:
-    return _command(prefix, tag, now_us, "expire")
-
-
-def decode_expire(reply: Sequence[Any]) -> Expired:
-    next_us, *records = reply
-    return Expired(tuple(record.decode() for record in records), None if next_us < 0 else next_us)
 
 
 def encode_adjust(

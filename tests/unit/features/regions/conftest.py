@@ -52,8 +52,8 @@ class Link:
         return check
 
     check, refund, reset, close = map(_over_link, ("check", "refund", "reset", "close"))
-    save_reservation, renew, take_reservation, expire, adjust = map(
-        _over_link, ("save_reservation", "renew", "take_reservation", "expire", "adjust")
+    save_reservation, renew, claim_reservation, claim_expired, settle, adjust = map(
+        _over_link, ("save_reservation", "renew", "claim_reservation", "claim_expired", "settle", "adjust")
     )
     counts, read, swap = map(_over_link, ("counts", "read", "swap"))
 

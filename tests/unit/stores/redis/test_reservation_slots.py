@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.core.reservation import Expired
+from headgate.core.reservation import Claim, ExpiredClaims, Status
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.options import RedisOptions
@@ -77,38 +77,48 @@ def steps() -> ReservationSteps:
     return ReservationSteps(encoder, planner, now, now, slotted=True)
 
 
-def search(steps: ReservationSteps, *answers: list[Any]) -> Expired:
+def expired(name: str) -> list[bytes]:
+    """What a slot hands out: the id, the record, and the claim."""
+    return [name.encode(), b"record of " + name.encode(), b"3 7 0"]
+
+
+def claims(*names: str) -> list[Claim]:
+    return [Claim(f"record of {name}", Status.EXPIRING, name, 0, "3 7 0") for name in names]
+
+
+def search(steps: ReservationSteps, *answers: list[Any]) -> ExpiredClaims:
     """Take the steps of a search with these answers."""
-    plan = steps.expire()
+    plan = steps.claim_expired()
     asked = next(plan)
     try:
         for some in answers:
             assert len(asked) == len(some)
             asked = plan.send(some)
     except StopIteration as end:
-        expired: Expired = end.value
-        return expired
+        found: ExpiredClaims = end.value
+        return found
     raise AssertionError(f"asked for more: {asked}")
 
 
 def test_what_several_slots_hand_out_is_gathered(steps: ReservationSteps) -> None:
     steps.slots.watch("a.1", 0)
     steps.slots.watch("b.2", 90)
-    found = search(steps, [[b"1", b"1", b"5"], [70, b"home"], [-1, b"own"]], [[20 * SOON_US, b"orphan"]])
-    assert found == (("home", "own", "orphan"), 70)
-    assert search(steps, [[b"1"], [-1]]) == ((), 90)
+    replies = [[b"1", b"1", b"5"], [70, *expired("home")], [-1, *expired("own")]]
+    found = search(steps, replies, [[20 * SOON_US, *expired("orphan.5")]])
+    assert found == (claims("home", "own", "orphan.5"), 70)
+    assert search(steps, [[b"1"], [-1]]) == ([], 90)
 
 
 def test_a_slot_whose_server_is_away_is_searched_again(steps: ReservationSteps) -> None:
     steps.slots.watch("a.1", 0)
     steps.slots.watch("b.2", 0)
-    assert search(steps, [[b"1"], [-1], GONE, [-1, b"record"]]) == (("record",), SOON_US)
+    assert search(steps, [[b"1"], [-1], GONE, [-1, *expired("b")]]) == (claims("b"), SOON_US)
     assert steps.slots.take_due(SOON_US) == [1]
 
 
 def test_what_was_handed_out_is_not_lost_if_the_first_slot_is_away(steps: ReservationSteps) -> None:
     steps.slots.watch("a.1", 0)
-    assert search(steps, [GONE, GONE, [-1, b"record"]]) == (("record",), SOON_US)
+    assert search(steps, [GONE, GONE, [-1, *expired("b")]]) == (claims("b"), SOON_US)
     with pytest.raises(StoreError, match="gone"):
         search(steps, [GONE, GONE])
 
@@ -116,6 +126,6 @@ def test_what_was_handed_out_is_not_lost_if_the_first_slot_is_away(steps: Reserv
 def test_a_slot_whose_next_reservation_expires_soon_is_watched(steps: ReservationSteps) -> None:
     """The clocks of this process and of a server differ: it may have been searched a little early."""
     steps.slots.watch("a.1", 0)
-    assert search(steps, [[b"1"], [-1], [3_000]]) == ((), 3_000)
+    assert search(steps, [[b"1"], [-1], [3_000]]) == ([], 3_000)
     assert ending_of(1) == ".1"
     assert steps.slots.take_due(3_000) == [1]
