@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from headgate.core.check import NOT_WAITING, Answer, Block, Check, Client, Extras, Idempotency, Penalty
@@ -81,27 +82,23 @@ class Engine:
         self.programs = Programs(self.holder, lambda plan: self._begin_with(plan, self.compile))
         # Programs that charge the store itself even where limits are leased.
         self.exact_programs = Programs(self.holder, lambda plan: self._begin_with(plan, self.compile_exact))
-        self._combined: CombinedPlans | None = None
         self.on_refused: OnRefused | None = None
         self.blocks: Blocks | None = None  # None: the store is in this process, and asking it is as cheap as this cache
         self.due: Due | None = None  # None: this limiter has made no reservations
-        self.heartbeat: Heartbeat | AsyncHeartbeat | None = (
-            None  # None: the store is in this process, and there are no other nodes
-        )
+        # None: the store is in this process, and there are no other nodes.
+        self.heartbeat: Heartbeat | AsyncHeartbeat | None = None
 
     @property
     def has_local(self) -> bool:
         """Whether any rule in force has failure mode local."""
         return self.fallback.is_local(self.holder.current)
 
-    @property
+    @cached_property
     def combined(self) -> CombinedPlans:
         """The plans of requests with several descriptions."""
-        if self._combined is None:
-            from headgate.limiter.combined_plans import CombinedPlans  # noqa: PLC0415 - only services need it
+        from headgate.limiter.combined_plans import CombinedPlans  # noqa: PLC0415 - only services need it
 
-            self._combined = CombinedPlans(self.states)
-        return self._combined
+        return CombinedPlans(self.states)
 
     @property
     def snapshot(self) -> Snapshot:
