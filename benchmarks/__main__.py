@@ -98,9 +98,9 @@ def main() -> None:
             section.seconds = round(monotonic() - begun, 1)
             report.show(section, console)
             sections.append(section)
+            facts["seconds"] = round(monotonic() - start, 1)
+            report.write_json(arguments.json, facts, sections)  # a run that is interrupted leaves what it has
     report.summary(sections, console)
-    facts["seconds"] = round(monotonic() - start, 1)
-    report.write_json(arguments.json, facts, sections)
     console.print(f"{facts['seconds']} seconds; figures in {arguments.json}", highlight=False)
 
 
